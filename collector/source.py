@@ -1,0 +1,88 @@
+"""What the collector reads: one protocol for every kind of source.
+
+A source is asked for one reading of the whole node at a time and answers even when nothing can
+be read: the state of the collector is itself a message. It keeps no statistics and reads no
+clock of its own except where the readings carry their own time (recorded telemetry).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from schemas.sample import CollectorState, Inventory, JobRef, SampleEvent
+
+__all__ = ["Reading", "Source"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Everything about one node at one instant.
+
+    Parameters
+    ----------
+    node
+        Name of the node. A live source has one; a recording may hold many.
+    ts
+        Event time, unix milliseconds.
+    gpus
+        UUIDs, in the order of the values.
+    values
+        Metric name to one number or None per GPU. A metric that no GPU offers is absent.
+    status
+        Metric name to {position of the GPU: code}, only where a value is missing or refused.
+    state, nvml_error
+        What the collector can see at all.
+    events
+        What happened since the previous reading.
+    inventory
+        What the GPUs are. The agent decides when it travels.
+    jobs
+        Jobs on the GPUs, or None where the source knows nothing of jobs.
+    parents
+        MIG UUID to UUID of the parent GPU.
+    """
+
+    node: str
+    ts: int
+    gpus: tuple[str, ...] = ()
+    values: dict[str, list[float | None]] = field(default_factory=dict)
+    status: dict[str, dict[int, str]] = field(default_factory=dict)
+    state: str = CollectorState.OK
+    nvml_error: int | None = None
+    events: tuple[SampleEvent, ...] = ()
+    inventory: Inventory = field(default_factory=Inventory)
+    jobs: tuple[JobRef, ...] | None = None
+    parents: dict[str, str] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """One thing that can be read."""
+
+    #: Kind for ``collector.source`` on the wire: ``nvml``, ``simulated`` or ``replay``.
+    kind: str
+
+    def read(self, ts_ms: int) -> list[Reading]:
+        """Read everything now.
+
+        Parameters
+        ----------
+        ts_ms
+            Event time of this tick, unix milliseconds. A recording ignores it and uses its own.
+
+        Returns
+        -------
+        list of Reading
+            One per node. Empty if there is nothing at this tick. Never raises for a fault of a
+            device or driver: such a fault is a state or a status inside the reading.
+        """
+        ...
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing will ever come again (the end of a recording)."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the driver or file."""
+        ...
