@@ -1,0 +1,22 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Folder of recordings and cases; missing is a failure where FORESHOCK_SHARED is set."""
+    named = os.environ.get("FORESHOCK_SHARED")
+    folder = Path(named) if named else ROOT.parent / "shared"
+    if (folder / "recordings").is_dir() and (folder / "cases").is_dir():
+        return folder
+    if named:
+        pytest.fail(f"FORESHOCK_SHARED={named} has no recordings and cases")
+    pytest.skip(f"no shared recordings at {folder}; set FORESHOCK_SHARED to test with them")
