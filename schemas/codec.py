@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import orjson
 
@@ -255,8 +255,7 @@ def _build(cls: type[_T], fields: object, where: str) -> _T:
     if not isinstance(fields, dict):
         raise DecodeError("bad_field", f"{where} must be an object, got {fields!r}")
     values = {}
-    plan = _plan(cls)
-    for name, hint, required in plan:
+    for name, hint, required in _plan(cast("Any", cls)):
         if name in fields:
             values[name] = _convert(fields[name], hint, f"{where}.{name}")
         elif required:

@@ -1,0 +1,9 @@
+"""``python -m detector`` is ``foreshock detect`` by another name."""
+
+import sys
+
+from foreshock.cli import main
+
+if __name__ == "__main__":
+    sys.argv[1:1] = ["detect"]
+    main()

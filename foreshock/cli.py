@@ -1,0 +1,5 @@
+"""The ``foreshock`` command."""
+
+
+def main() -> None:
+    """Run the command line."""
