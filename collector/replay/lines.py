@@ -1,0 +1,90 @@
+"""Lines of plain or compressed files, one at a time, whatever their encoding.
+
+A recording may be larger than memory and may end in the middle of a line or of a compressed
+block; both are met where they happen and reported, and what came before is used.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from collector.replay.stats import ReplayStats
+from schemas.errors import SourceError
+
+__all__ = ["MAX_LINE_CHARS", "Line", "open_error", "read_lines"]
+
+#: A message of gpu.samples has at most 1 MiB; a longer line is no line but a foreign file.
+MAX_LINE_CHARS = 8 * 2**20
+_GZIP_MAGIC = b"\x1f\x8b"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_TELL_EVERY = 64
+
+
+class Line(NamedTuple):
+    """One line without its end, and its number from 1."""
+
+    number: int
+    text: str
+
+
+def open_error(path: Path, exc: OSError) -> SourceError:
+    """Say that a file cannot be used, in a sentence."""
+    return SourceError(f"Cannot read {path}: {exc.strerror or exc}.")
+
+
+def read_lines(path: Path, stats: ReplayStats) -> Iterator[Line]:
+    """Iterate over the lines of one file, in constant memory.
+
+    Parameters
+    ----------
+    path
+        Plain or gzip, recognised by its first bytes, not by its name. UTF-8, or UTF-16 with a
+        byte order mark, as PowerShell writes it. Bytes that are no text become U+FFFD.
+    stats
+        Receives ``bytes_read`` (bytes on disk), and the damage of a compressed file.
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be opened or read.
+    """
+    start = stats.bytes_read
+    try:
+        with path.open("rb") as raw, _text(raw) as text:
+            for line in _numbered(text, path, stats):
+                if line.number % _TELL_EVERY == 0:
+                    stats.bytes_read = start + raw.tell()
+                yield line
+            stats.bytes_read = start + raw.tell()
+    except OSError as exc:
+        raise open_error(path, exc) from exc
+
+
+def _numbered(text: io.TextIOWrapper, path: Path, stats: ReplayStats) -> Iterator[Line]:
+    number = 0
+    while True:
+        number += 1
+        try:
+            line = text.readline(MAX_LINE_CHARS)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as exc:
+            stats.damage(path, number, f"the compressed data is damaged from here on ({exc})")
+            return
+        if not line:
+            return
+        yield Line(number, line.rstrip("\r\n"))
+
+
+def _text(raw: io.BufferedReader) -> io.TextIOWrapper:
+    packed = raw.peek(2).startswith(_GZIP_MAGIC)
+    data = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+    try:
+        mark = data.peek(2)[:2]
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        mark = b""  # met again, and reported, at the first line
+    encoding = "utf-16" if mark in _UTF16_MARKS else "utf-8-sig"
+    return io.TextIOWrapper(data, encoding=encoding, errors="replace")

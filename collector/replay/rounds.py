@@ -1,0 +1,250 @@
+"""From rows to readings: one reading for each node and time.
+
+Rows of one tick are joined, repeated rows and rows from the past are dropped and counted, and
+what a GPU is (as opposed to what it does) is remembered between the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from collector.replay.cells import Cell
+from collector.replay.identity import new_boot_id
+from collector.replay.stats import ReplayStats
+from collector.replay.table import Row
+from collector.source import Reading
+from schemas.sample import EventKind, GpuInventory, Inventory, JobRef, SampleEvent, ValueStatus
+
+__all__ = ["Booted", "Order", "Rounds"]
+
+# How long, in event time, a tick of one node waits for more rows while others go on.
+_STALE_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Booted:
+    """A reading and the boot of the replay that it belongs to."""
+
+    boot_id: str
+    reading: Reading
+
+
+@dataclass(slots=True, kw_only=True)
+class Order:
+    """Keep time going forward on every node of a replay.
+
+    Time may go back only at the beginning of a file: then a new boot begins, so that
+    counters and sequence numbers begin anew.
+    """
+
+    stats: ReplayStats
+    boot_id: str = ""
+    _generation: int = -1
+    _last: dict[str, int] = field(default_factory=dict)
+    _fresh: bool = True
+    _seen: set[str] = field(default_factory=set)
+
+    def begin_file(self) -> None:
+        """Say that the next rows come from another file."""
+        self._fresh = True
+        self._seen.clear()
+
+    def starts_boot(self, node: str, ts: int) -> bool:
+        """Tell whether this is a node's first row of a file and lies before its last time."""
+        if not self._fresh or node in self._seen:
+            return False
+        self._seen.add(node)
+        return self._generation < 0 or ts < self._last.get(node, ts)
+
+    def begin_boot(self, node: str, ts: int) -> None:
+        """Begin a new boot: all times are forgotten."""
+        self._generation += 1
+        self.boot_id = new_boot_id(node, ts, self._generation)
+        self._last.clear()
+
+    def admits(self, node: str, ts: int, rows: int = 1) -> bool:
+        """Tell whether a node may have a reading at this time; count it if not."""
+        last = self._last.get(node)
+        if last is None or ts > last:
+            return True
+        if ts == last:
+            self.stats.duplicates += rows
+        else:
+            self.stats.backwards += rows
+        return False
+
+    def advance(self, node: str, ts: int) -> None:
+        """Record that a node has a reading at this time."""
+        self._last[node] = max(ts, self._last.get(node, ts))
+
+
+@dataclass(slots=True)
+class _Open:
+    """The tick of one node that is being collected."""
+
+    ts: int
+    boot_id: str
+    rows: dict[str, Row] = field(default_factory=dict)
+    indices: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True, kw_only=True)
+class Rounds:
+    """Join rows into readings.
+
+    Parameters
+    ----------
+    order
+        Keeper of time, shared by all files of a replay.
+    stats
+        Counters.
+    tolerance_ms
+        Rows of different GPUs at most so far apart are one tick: nvidia-smi stamps every row
+        on its own. 0 joins only equal times.
+    """
+
+    order: Order
+    stats: ReplayStats
+    tolerance_ms: int = 0
+    _open: dict[str, _Open] = field(default_factory=dict)
+    _device_ts: dict[str, int] = field(default_factory=dict)
+    _facts: dict[str, GpuInventory] = field(default_factory=dict)
+    _lost: set[str] = field(default_factory=set)
+    _events: dict[str, list[SampleEvent]] = field(default_factory=dict)
+    _inventories: dict[str, Inventory] = field(default_factory=dict)
+
+    def add(self, row: Row) -> Iterator[Booted]:
+        """Take one row; yield the readings that it completes."""
+        self.stats.rows += 1
+        if self.order.starts_boot(row.node, row.ts):
+            yield from self.finish()
+            self.order.begin_boot(row.node, row.ts)
+            self._device_ts.clear()
+        gpu = row.facts.gpu
+        last = self._device_ts.get(gpu)
+        if last is not None and row.ts <= last:
+            if row.ts == last:
+                self.stats.duplicates += 1
+            else:
+                self.stats.backwards += 1
+            return
+        current = self._open.get(row.node)
+        if current is not None and not self._joins(current, row):
+            yield self._close(row.node)
+            current = None
+        yield from self._close_stale(row)
+        if current is None:
+            if not self.order.admits(row.node, row.ts):
+                return
+            self.order.advance(row.node, row.ts)
+            current = self._open[row.node] = _Open(row.ts, self.order.boot_id)
+        current.rows[gpu] = row
+        if row.facts.index is not None:
+            current.indices.add(row.facts.index)
+        self._device_ts[gpu] = row.ts
+
+    def note_lost(self, node: str, gpu: str | None, pci: str, message: str) -> None:
+        """Take the driver's complaint about a GPU that has no row any more."""
+        current = self._open.get(node)
+        if current is None or (gpu or pci) in self._lost:
+            return
+        self._lost.add(gpu or pci)
+        self._events.setdefault(node, []).append(
+            SampleEvent(ts=current.ts, kind=EventKind.GPU_LOST, gpu=gpu, pci=pci, message=message)
+        )
+
+    def finish(self) -> Iterator[Booted]:
+        """Yield what is still open, oldest first."""
+        for node in sorted(self._open, key=lambda name: self._open[name].ts):
+            yield self._close(node)
+
+    def _joins(self, current: _Open, row: Row) -> bool:
+        if row.facts.gpu in current.rows:
+            return False
+        if row.ts == current.ts:
+            return True
+        same_place = row.facts.index is not None and row.facts.index in current.indices
+        return not same_place and abs(row.ts - current.ts) <= self.tolerance_ms
+
+    def _close_stale(self, row: Row) -> Iterator[Booted]:
+        if len(self._open) > 1:
+            edge = row.ts - _STALE_MS
+            for node in [n for n, o in self._open.items() if o.ts < edge and n != row.node]:
+                yield self._close(node)
+
+    def _close(self, node: str) -> Booted:
+        done = self._open.pop(node)
+        rows = tuple(done.rows.values())
+        self.stats.readings += 1
+        values, status = _columns(rows)
+        reading = Reading(
+            node=node,
+            ts=done.ts,
+            gpus=tuple(done.rows),
+            values=values,
+            status=status,
+            events=self._events_of(node, done.ts, rows),
+            inventory=self._inventory_of(node, rows),
+            jobs=_jobs(rows),
+        )
+        return Booted(done.boot_id, reading)
+
+    def _events_of(self, node: str, ts: int, rows: tuple[Row, ...]) -> tuple[SampleEvent, ...]:
+        events = self._events.pop(node, [])
+        for row in rows:
+            gpu = row.facts.gpu
+            if row.lost == (gpu in self._lost):
+                continue
+            kind = EventKind.GPU_LOST if row.lost else EventKind.GPU_RETURNED
+            message = "GPU is lost" if row.lost else None
+            events.append(
+                SampleEvent(ts=ts, kind=kind, gpu=gpu, pci=row.facts.pci, message=message)
+            )
+            (self._lost.add if row.lost else self._lost.discard)(gpu)
+        return tuple(events)
+
+    def _inventory_of(self, node: str, rows: tuple[Row, ...]) -> Inventory:
+        """Return what the GPUs are; the same object as long as nothing changes."""
+        for row in rows:
+            if not (row.lost and row.facts.gpu in self._facts):
+                self._facts[row.facts.gpu] = row.facts
+        gpus = tuple(self._facts[row.facts.gpu] for row in rows)
+        driver = next((row.driver for row in rows if row.driver), None)
+        known = self._inventories.get(node)
+        if known is not None and known.gpus == gpus and known.driver_version in {driver, None}:
+            return known
+        fresh = Inventory(gpus=gpus, driver_version=driver)
+        self._inventories[node] = fresh
+        return fresh
+
+
+_ABSENT = Cell(None, ValueStatus.UNSUPPORTED)
+
+
+def _columns(
+    rows: tuple[Row, ...],
+) -> tuple[dict[str, list[float | None]], dict[str, dict[int, str]]]:
+    """Turn rows into columns; a metric that no GPU of the tick offers is left out."""
+    values: dict[str, list[float | None]] = {}
+    status: dict[str, dict[int, str]] = {}
+    for metric in dict.fromkeys(name for row in rows for name in row.cells):
+        column = [row.cells.get(metric, _ABSENT) for row in rows]
+        codes = {i: str(cell.status) for i, cell in enumerate(column) if cell.status is not None}
+        if len(codes) == len(column) and set(codes.values()) == {ValueStatus.UNSUPPORTED.value}:
+            continue
+        values[metric] = [cell.value for cell in column]
+        if codes:
+            status[metric] = codes
+    return values, status
+
+
+def _jobs(rows: tuple[Row, ...]) -> tuple[JobRef, ...] | None:
+    """Group the GPUs by job; None where the recording knows nothing of jobs."""
+    members: dict[str, list[str]] = {}
+    for row in rows:
+        if row.job is not None:
+            members.setdefault(row.job, []).append(row.facts.gpu)
+    if not members:
+        return None
+    return tuple(JobRef(gpus=tuple(gpus), job=job) for job, gpus in members.items())

@@ -1,0 +1,141 @@
+"""Recorded telemetry as a source: the collector reads it like a driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from collector.replay.columnmap import ColumnMap, load_map
+from collector.replay.formats import FileKind, decide
+from collector.replay.identity import Devices
+from collector.replay.lines import open_error, read_lines
+from collector.replay.messages import MessageLines
+from collector.replay.rounds import Booted, Order, Rounds
+from collector.replay.settings import ReplaySettings
+from collector.replay.stats import ReplayStats
+from collector.replay.tables import Context, MappedCsv, Reader, SmiCsv, WideJson
+from collector.source import Reading
+from schemas.errors import SourceError
+
+__all__ = ["ReplaySource"]
+
+
+class ReplaySource:
+    """Files of recorded telemetry, one after the other, in constant memory.
+
+    Parameters
+    ----------
+    settings
+        Files, format, column map, time zone, name of the node.
+
+    Raises
+    ------
+    SourceError
+        If there is no file, or one cannot be read or understood. All files are looked at first.
+
+    Attributes
+    ----------
+    boot_id
+        Boot of the readings last returned by :meth:`read`. Derived from the recording, so that
+        every replay gives the same messages; changes only where a later file goes back in time.
+    stats
+        What was counted so far.
+    """
+
+    kind = "replay"
+
+    def __init__(self, settings: ReplaySettings) -> None:
+        if not settings.files:
+            raise SourceError("There is nothing to replay: name at least one file.")
+        self._settings = settings
+        self._map = load_map(settings.map) if settings.map is not None else None
+        kinds = [decide(path, settings.format, self._map) for path in settings.files]
+        self.stats = ReplayStats(total_bytes=sum(map(_size, settings.files)))
+        self._readings = self._read_all(kinds)
+        self._next = next(self._readings, None)
+        self.boot_id: str | None = None if self._next is None else self._next.boot_id
+
+    def read(self, ts_ms: int) -> list[Reading]:
+        """Return the next readings: all nodes of one time. ``ts_ms`` is not looked at.
+
+        Raises
+        ------
+        SourceError
+            If a file cannot be read any further.
+        """
+        del ts_ms  # a recording has its own time
+        first = self._next
+        if first is None:
+            return []
+        batch = [first.reading]
+        nodes = {first.reading.node}
+        self._next = next(self._readings, None)
+        while (
+            self._next is not None
+            and self._next.boot_id == first.boot_id
+            and self._next.reading.ts == first.reading.ts
+            and self._next.reading.node not in nodes
+        ):
+            batch.append(self._next.reading)
+            nodes.add(self._next.reading.node)
+            self._next = next(self._readings, None)
+        self.boot_id = first.boot_id
+        return batch
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last file has ended."""
+        return self._next is None
+
+    def close(self) -> None:
+        """Let go of the files; nothing can be read afterwards."""
+        self._readings = iter(())
+        self._next = None
+
+    def _read_all(self, kinds: list[FileKind]) -> Iterator[Booted]:
+        order = Order(stats=self.stats)
+        rounds = Rounds(order=order, stats=self.stats)
+        devices = Devices(table={} if self._map is None else self._map.gpus)
+        for path, kind in zip(self._settings.files, kinds, strict=True):
+            context = Context(
+                path=path,
+                node=self._node(),
+                zone=self._zone(kind),
+                devices=devices,
+                rounds=rounds,
+                stats=self.stats,
+            )
+            order.begin_file()
+            reader = _reader(kind, context, order, self._map)
+            yield from chain(reader.readings(read_lines(path, self.stats)), rounds.finish())
+
+    def _node(self) -> str:
+        """Return the name for rows that name no node: later files continue the first one's."""
+        named = self._settings.node or (None if self._map is None else self._map.node)
+        return named or self._settings.files[0].name.split(".")[0] or "replay"
+
+    def _zone(self, kind: FileKind) -> str:
+        """Return the zone of times without one: the flag, else the map's, else UTC."""
+        flag_given = "timezone" in self._settings.model_fields_set
+        by_map = self._map.timezone if self._map is not None else None
+        if flag_given or by_map is None or kind not in {FileKind.MAPPED, FileKind.WIDE}:
+            return self._settings.timezone
+        return by_map
+
+
+def _reader(kind: FileKind, context: Context, order: Order, column_map: ColumnMap | None) -> Reader:
+    if kind is FileKind.MESSAGES:
+        return MessageLines(context=context, order=order)
+    if kind is FileKind.SMI or column_map is None:
+        return SmiCsv(context=context)
+    if kind is FileKind.WIDE:
+        return WideJson(context=context, map=column_map)
+    return MappedCsv(context=context, map=column_map)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as exc:
+        raise open_error(path, exc) from exc
