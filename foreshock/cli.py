@@ -1,5 +1,246 @@
-"""The ``foreshock`` command."""
+"""The ``foreshock`` command.
+
+Everything heavy is imported inside the commands: ``foreshock --help`` answers at once, and a
+node agent never loads the web framework.
+"""
+# ruff: noqa: PLC0415 - see above
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from schemas.errors import ConfigError, ForeshockError, SourceError
+
+if TYPE_CHECKING:
+    from foreshock.config import Loaded, Settings
+    from foreshock.run import Outcome
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="foreshock",
+    help="Watches NVIDIA GPUs and says which one is about to fail, why, and what to do.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+topics_app = typer.Typer(help="The topics on the bus.", no_args_is_help=True)
+config_app = typer.Typer(help="The settings.", no_args_is_help=True)
+app.add_typer(topics_app, name="topics")
+app.add_typer(config_app, name="config")
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Settings file; else $FORESHOCK_CONFIG, ./foreshock.toml, "
+        "/etc/foreshock/foreshock.toml.",
+    ),
+]
 
 
-def main() -> None:
-    """Run the command line."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; every error foreshock knows is one sentence and an exit code.
+
+    Exit codes: 0 done, 1 failed while running, 2 wrong usage, settings or input.
+    """
+    try:
+        app(args=arguments, prog_name="foreshock")
+    except ForeshockError as exc:
+        print(f"foreshock: {exc}", file=sys.stderr)  # noqa: T201 - the command's own voice
+        sys.exit(2 if isinstance(exc, (ConfigError, SourceError)) else 1)
+
+
+def _load(config: Path | None) -> Loaded:
+    from foreshock.config import load
+
+    return load(config)
+
+
+def _start(config: Path | None) -> Settings:
+    """Load the settings and set up logging, for commands that run services."""
+    from foreshock.logs import set_up_logging
+
+    settings = _load(config).settings
+    set_up_logging(settings.log_level, settings.log_format)
+    return settings
+
+
+def _leave(outcome: Outcome) -> NoReturn:
+    for sentence in outcome.problems:
+        typer.echo(f"foreshock: {sentence}", err=True)
+    if outcome.hung:
+        # Threads that hang would keep the interpreter from ending.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(outcome.exit_code)
+    raise typer.Exit(outcome.exit_code)
+
+
+def _run(settings: Settings, name: str) -> NoReturn:
+    from foreshock.compose import run_composed
+
+    _leave(run_composed(settings, (name,)))
+
+
+@app.command()
+def up(config: ConfigOption = None) -> None:
+    """Watch the GPUs of this machine: all three services in one process."""
+    settings = _start(config)
+    from foreshock.up import run_up
+
+    _leave(run_up(settings))
+
+
+@app.command()
+def demo(
+    seconds: Annotated[
+        float | None,
+        typer.Option("--for", metavar="SECONDS", min=1, help="Stop after so long and sum up."),
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of the API; 0 takes a free one.")] = 8600,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated fleet.")] = 1,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Keep the data here; by default it is thrown away.")
+    ] = None,
+) -> None:
+    """Watch a simulated fleet of 2 x 8 GPUs break, without a GPU."""
+    from foreshock.demo.command import run_demo
+    from foreshock.logs import set_up_logging
+
+    set_up_logging("warning", "auto")
+    raise typer.Exit(run_demo(seconds=seconds, port=port, seed=seed, data_dir=data_dir))
+
+
+@app.command()
+def collect(
+    source: Annotated[
+        str | None, typer.Option(metavar="nvml|simulated|replay", help="What to read.")
+    ] = None,
+    replay: Annotated[
+        list[Path] | None,
+        typer.Option("--replay", metavar="FILE", help="Recording to send; may be repeated."),
+    ] = None,
+    map_file: Annotated[
+        Path | None, typer.Option("--map", metavar="MAP", help="Column map of the recordings.")
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Read the GPUs of this node and send samples to the bus."""
+    settings = _start(config)
+    replayed: dict[str, Any] = {}  # values of several fields; validated below
+    if replay:
+        source = source or "replay"
+        replayed["files"] = tuple(replay)
+    if map_file is not None:
+        replayed["map"] = map_file
+    _run(_with_source(settings, source, replayed), "collector")
+
+
+def _with_source(settings: Settings, source: str | None, replayed: dict[str, Any]) -> Settings:
+    from collector.settings import SourceKind
+
+    changes: dict[str, Any] = {}  # values of several fields
+    if source is not None:
+        if source not in set(SourceKind):
+            raise typer.BadParameter(f"--source takes {', '.join(SourceKind)}; got {source!r}.")
+        changes["source"] = SourceKind(source)
+    if replayed:
+        changes["replay"] = settings.collector.replay.model_copy(update=replayed)
+    collector = settings.collector.model_copy(update=changes)
+    if collector.source == SourceKind.REPLAY and not collector.replay.files:
+        raise ConfigError("There is nothing to replay: name a recording with --replay FILE.")
+    return settings.model_copy(update={"collector": collector})
+
+
+@app.command()
+def detect(config: ConfigOption = None) -> None:
+    """Turn the samples on the bus into alerts."""
+    _run(_start(config), "detector")
+
+
+@app.command()
+def serve(config: ConfigOption = None) -> None:
+    """Store, show and deliver the alerts on the bus."""
+    _run(_start(config), "api")
+
+
+@app.command()
+def doctor(config: ConfigOption = None) -> None:
+    """Check driver, bus, store, data directory, clock and ports, and say what to do."""
+    loaded = _load(config)
+    from rich.console import Console
+
+    from foreshock.doctor import Grade, examine, show
+
+    results = examine(loaded)
+    show(results, Console())
+    raise typer.Exit(1 if any(result.grade == Grade.FAIL for result in results) else 0)
+
+
+@topics_app.command("create")
+def topics_create(config: ConfigOption = None) -> None:
+    """Create the topics that are missing."""
+    from bus import open_bus
+    from foreshock.compose import prepared_bus
+
+    bus = open_bus(prepared_bus(_load(config).settings))
+    try:
+        created = bus.create_topics()
+    finally:
+        bus.close()
+    for name in created:
+        typer.echo(f"created {name}")
+    if not created:
+        typer.echo("nothing to create, every topic exists")
+
+
+@topics_app.command("describe")
+def topics_describe(config: ConfigOption = None) -> None:
+    """Show the topics as the bus has them."""
+    from bus import open_bus
+    from foreshock.compose import prepared_bus
+
+    bus = open_bus(prepared_bus(_load(config).settings))
+    try:
+        described = bus.describe_topics()
+    finally:
+        bus.close()
+    for topic in described:
+        settings = " ".join(f"{key}={value}" for key, value in sorted(topic.config.items()))
+        typer.echo(f"{topic.name} partitions={topic.partitions} {settings}".rstrip())
+    if not described:
+        typer.echo("no topic exists; run: foreshock topics create", err=True)
+        raise typer.Exit(1)
+
+
+@config_app.command("show")
+def config_show(config: ConfigOption = None) -> None:
+    """Print the effective settings as TOML, secrets masked, each with where it came from."""
+    from foreshock.configtext import show_toml
+
+    typer.echo(show_toml(_load(config)), nl=False)
+
+
+@config_app.command("sample")
+def config_sample() -> None:
+    """Print a sample settings file with every setting, its default and what it does."""
+    from foreshock.configtext import sample_toml
+
+    typer.echo(sample_toml(), nl=False)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"foreshock {metadata.version('foreshock')}")

@@ -1,0 +1,143 @@
+"""Wires services to a bus, a data directory and their health ports.
+
+The only place where the three services meet. Services are imported when they are built, so that
+a node agent loads neither the web framework nor the models.
+"""
+# ruff: noqa: PLC0415 - see above
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
+
+from bus import Bus, open_bus
+from bus.settings import BusSettings
+from collector.source import Source
+from foreshock.config import Settings
+from foreshock.datadir import ServiceLock, open_data_dir, restrict_new_files, service_folder
+from foreshock.health import HealthServer
+from foreshock.run import Outcome, run_services
+from foreshock.service import Service
+
+__all__ = ["SERVICES", "composed", "placed", "prepared_bus", "run_composed"]
+
+
+def _collector(settings: Settings, bus: Bus, source: Source | None) -> Service:
+    from collector.agent import CollectorService
+    from collector.sources import open_source
+
+    return CollectorService(
+        source if source is not None else open_source(settings.collector),
+        bus,
+        settings.collector,
+        prefix=settings.bus.prefix,
+    )
+
+
+def _detector(settings: Settings, bus: Bus, _source: Source | None) -> Service:
+    from detector.service import DetectorService
+
+    return DetectorService(
+        bus, settings.detector, prefix=settings.bus.prefix, data_dir=settings.data_dir
+    )
+
+
+def _api(settings: Settings, bus: Bus, _source: Source | None) -> Service:
+    from api.service import ApiService
+
+    return ApiService(bus, settings.api, prefix=settings.bus.prefix, data_dir=settings.data_dir)
+
+
+#: Name of a service to what builds it.
+SERVICES: Mapping[str, Callable[[Settings, Bus, Source | None], Service]] = MappingProxyType(
+    {"collector": _collector, "detector": _detector, "api": _api}
+)
+
+
+def placed(settings: Settings) -> Settings:
+    """Put what has no absolute path of its own into the data directory."""
+    bus, collector = settings.bus, settings.collector
+    folder = settings.data_dir
+    # An absolute path stays as it is: that is how "/" joins.
+    bus = bus.model_copy(update={"path": folder / "bus" / bus.path})
+    spool_path = folder / "collector" / (collector.spool.path or "spool.sqlite")
+    spool = collector.spool.model_copy(update={"path": spool_path})
+    collector = collector.model_copy(update={"spool": spool})
+    return settings.model_copy(update={"bus": bus, "collector": collector})
+
+
+def prepared_bus(settings: Settings) -> BusSettings:
+    """Return the settings of the bus after making the folder that its file needs."""
+    if settings.bus.transport == "sqlite":
+        restrict_new_files()
+        service_folder(open_data_dir(settings.data_dir), "bus")
+    return placed(settings).bus
+
+
+@contextmanager
+def composed(
+    settings: Settings, names: Sequence[str], *, source: Source | None = None
+) -> Iterator[list[Service]]:
+    """Build services ready to run, and let go of everything they stand on afterwards.
+
+    Parameters
+    ----------
+    settings
+        The effective settings.
+    names
+        Which services, of :data:`SERVICES`.
+    source
+        What the collector reads, if it is already open; by default what the settings name.
+
+    Raises
+    ------
+    ForeshockError
+        If the data directory, the bus or a port cannot be used.
+    """
+    restrict_new_files()
+    settings = placed(settings)
+    with ExitStack() as held:
+        data_dir = open_data_dir(settings.data_dir)
+        for name in names:
+            held.enter_context(ServiceLock(service_folder(data_dir, name)))
+        bus = open_bus(prepared_bus(settings))
+        held.callback(bus.close)
+        if settings.bus.transport != "kafka":
+            bus.create_topics()  # on Kafka that is the administrator's: foreshock topics create
+        services = [SERVICES[name](settings, bus, source) for name in names]
+        for service in services:
+            health = _health_server(service, settings)
+            if health is not None:
+                held.callback(health.close)
+        yield services
+
+
+def _health_server(service: Service, settings: Settings) -> HealthServer | None:
+    """Serve the health of a service that has no HTTP of its own."""
+    if service.name == "collector":
+        host, port, key = (
+            settings.collector.host,
+            settings.collector.port,
+            settings.collector.api_key,
+        )
+    elif service.name == "detector":
+        host, port, key = settings.detector.host, settings.detector.port, settings.detector.api_key
+    else:
+        return None
+    return HealthServer(
+        service, host=host, port=port, api_key=key.get_secret_value() if key is not None else None
+    )
+
+
+def run_composed(
+    settings: Settings,
+    names: Sequence[str],
+    *,
+    source: Source | None = None,
+    stop: threading.Event | None = None,
+) -> Outcome:
+    """Build services, run them until a signal comes, and let go. See :func:`composed`."""
+    with composed(settings, names, source=source) as services:
+        return run_services(services, stop if stop is not None else threading.Event())

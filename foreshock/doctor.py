@@ -1,0 +1,353 @@
+"""``foreshock doctor``: looks at everything foreshock stands on, and says what to do.
+
+A check is one function that returns one frozen result; the list at the end is all there is to
+register. A check never raises for what it looks for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sqlite3
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bus import open_bus
+from collector.source import Reading
+from collector.sources import open_source
+from foreshock.compose import placed
+from foreshock.config import Loaded, Settings
+from foreshock.configtext import show_toml
+from foreshock.datadir import DATA_VERSION, read_version
+from foreshock.health import is_loopback
+from foreshock.secrets import MASK
+from foreshock.up import why_no_gpu
+from schemas.errors import ForeshockError
+from schemas.topics import ALL_TOPICS
+
+__all__ = ["CHECKS", "Grade", "Result", "examine", "show"]
+
+# Below this much free space the store and the bus may fill the disk within a day of one
+# node's samples (about 2 KiB a second with the full catalogue and eight GPUs).
+_MIN_FREE_BYTES = 1 * 2**30
+# A step of the wall clock against the steady one, in seconds, that is no mere slewing.
+_MAX_STEP_SECONDS = 0.05
+
+
+class Grade(StrEnum):
+    """How a check ended. Only ``fail`` keeps foreshock from working."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What one check found.
+
+    Parameters
+    ----------
+    name
+        What was looked at.
+    grade
+        Whether it is well.
+    found
+        Sentence or numbers: what is there.
+    advice
+        What to do; empty if nothing.
+    """
+
+    name: str
+    grade: Grade
+    found: str
+    advice: str = ""
+
+
+Check = Callable[[Loaded], Result]
+
+
+def _ok(name: str, found: str) -> Result:
+    return Result(name=name, grade=Grade.OK, found=found)
+
+
+def _warn(name: str, found: str, advice: str) -> Result:
+    return Result(name=name, grade=Grade.WARN, found=found, advice=advice)
+
+
+def _fail(name: str, found: str, advice: str = "") -> Result:
+    return Result(name=name, grade=Grade.FAIL, found=found, advice=advice)
+
+
+def check_settings(loaded: Loaded) -> Result:
+    """Report the settings file, and warn where others can read the secrets in it."""
+    name = "settings"
+    if loaded.file is None:
+        return _ok(name, f"no file, {len(loaded.origins)} values from the environment")
+    mode = loaded.file.stat().st_mode
+    # A file is where secrets end up sooner or later, whatever it holds today.
+    if mode & (stat.S_IRGRP | stat.S_IROTH) and MASK in show_toml(loaded):
+        advice = f"chmod 600 {loaded.file}"
+        return _warn(name, f"{loaded.file} holds secrets and others can read it", advice)
+    return _ok(name, str(loaded.file))
+
+
+def check_driver(loaded: Loaded) -> Result:
+    """Read every GPU once, through the collector."""
+    name = "GPUs"
+    source = open_source(loaded.settings.collector)
+    try:
+        readings = source.read(time.time_ns() // 1_000_000)
+    finally:
+        source.close()
+    if source.kind != "nvml":
+        return _ok(name, f"none needed, the source is {source.kind}")
+    sentence = why_no_gpu(readings)
+    if sentence is None:
+        return _gpus_found(name, readings)
+    found, _, advice = sentence.removeprefix("There is no GPU to watch: ").partition(". ")
+    return _fail(name, found, advice)
+
+
+def _gpus_found(name: str, readings: Sequence[Reading]) -> Result:
+    count = sum(len(reading.gpus) for reading in readings)
+    inventory = readings[0].inventory
+    found = f"{count} GPUs, driver {inventory.driver_version or 'unknown'}"
+    expected = inventory.expected_gpus
+    if expected is not None and expected > count:
+        advice = "Look at 'nvidia-smi -L' and the kernel log for a GPU that has gone."
+        return _warn(name, f"{found}, but {expected} are expected", advice)
+    return _ok(name, found)
+
+
+def check_devices(loaded: Loaded) -> Result:
+    """Look whether this user may open the device files of the driver."""
+    name = "device files"
+    if loaded.settings.collector.source != "nvml":
+        return _ok(name, f"none needed, the source is {loaded.settings.collector.source}")
+    files = sorted(Path("/dev").glob("nvidia[0-9]*")) + sorted(Path("/dev").glob("nvidiactl"))
+    if not files:
+        return _fail(
+            name, "no /dev/nvidia*", "Install or load the driver; give a container the GPUs."
+        )
+    closed = [str(file) for file in files if not os.access(file, os.R_OK | os.W_OK)]
+    if closed:
+        return _fail(
+            name, f"no access to {', '.join(closed)}", "Add this user to the files' group."
+        )
+    return _ok(name, f"{len(files)} files can be opened")
+
+
+def check_bus(loaded: Loaded) -> Result:
+    """Ask the transport whether it works."""
+    name, settings = "bus", placed(loaded.settings)
+    if settings.bus.transport == "sqlite" and not settings.bus.path.exists():
+        return _ok(name, f"{settings.bus.path} will be created by the first service")
+    try:
+        bus = open_bus(settings.bus)
+        try:
+            return _ok(name, bus.check(5.0))
+        finally:
+            bus.close()
+    except ForeshockError as exc:
+        return _fail(name, str(exc), "See [bus] in 'foreshock config show'.")
+
+
+def check_topics(loaded: Loaded) -> Result:
+    """Look whether every topic of the contract exists."""
+    name, settings = "topics", placed(loaded.settings)
+    if settings.bus.transport != "kafka":
+        return _ok(name, f"created by the first service, transport {settings.bus.transport}")
+    try:
+        bus = open_bus(settings.bus)
+        try:
+            there = {topic.name for topic in bus.describe_topics()}
+        finally:
+            bus.close()
+    except ForeshockError as exc:
+        return _fail(name, str(exc))
+    wanted = [topic.full_name(settings.bus.prefix) for topic in ALL_TOPICS]
+    missing = [topic for topic in wanted if topic not in there]
+    if missing:
+        return _fail(name, f"missing: {', '.join(missing)}", "Run: foreshock topics create")
+    return _ok(name, f"all {len(wanted)} exist")
+
+
+def check_data_dir(loaded: Loaded) -> Result:
+    """Look at the rights and the version of the data directory."""
+    name, path = "data directory", loaded.settings.data_dir
+    if not path.exists():
+        return _can_be_made(name, path)
+    if not path.is_dir() or not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        return _fail(name, f"{path} cannot be written", "Change its owner, or set data_dir.")
+    try:
+        version = read_version(path)
+    except ForeshockError as exc:
+        return _fail(name, str(exc))
+    if version is not None and version > DATA_VERSION:
+        return _fail(name, f"{path} is of version {version}", "Install the newer foreshock.")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        return _warn(name, f"{path} is open to others ({mode:o})", f"chmod 700 {path}")
+    return _ok(name, f"{path}, version {version or DATA_VERSION}")
+
+
+def _can_be_made(name: str, path: Path) -> Result:
+    above = next(parent for parent in path.parents if parent.exists())
+    if os.access(above, os.W_OK | os.X_OK):
+        return _ok(name, f"{path} will be created by the first service")
+    return _fail(name, f"{path} cannot be created in {above}", "Set data_dir.")
+
+
+def check_space(loaded: Loaded) -> Result:
+    """Look at the free space where the data goes."""
+    name, path = "free space", loaded.settings.data_dir
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    found = f"{free / 2**30:.1f} GiB on the disk of {there}"
+    if free < _MIN_FREE_BYTES:
+        return _warn(name, found, "Free some space, or set data_dir to another disk.")
+    return _ok(name, found)
+
+
+def check_store(loaded: Loaded) -> Result:
+    """Look whether the alert store can be written. The api itself checks its version."""
+    name, file = "alert store", loaded.settings.data_dir / "api" / "alerts.sqlite"
+    if loaded.settings.api.database is not None:
+        return _ok(name, "named by api.database; the api checks it when it starts")
+    if not file.exists():
+        return _ok(name, f"{file} will be created by the api")
+    try:
+        # Taking the write lock and giving it back changes nothing and proves all.
+        connection = sqlite3.connect(f"file:{file}?mode=rw", uri=True, timeout=5)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+            (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        finally:
+            connection.close()
+    except (sqlite3.Error, TypeError) as exc:
+        return _fail(name, f"{file}: {exc}", "Check its owner; move it away if it is damaged.")
+    return _ok(name, f"{file}, schema {revision}")
+
+
+def check_clock(_loaded: Loaded) -> Result:
+    """Compare the wall clock with the steady clock, and ask whether it is synchronised."""
+    name = "clock"
+    wall, steady = time.time(), time.monotonic()
+    time.sleep(0.2)
+    step = abs((time.time() - wall) - (time.monotonic() - steady))
+    if step > _MAX_STEP_SECONDS:
+        return _warn(name, f"the wall clock jumped by {step:.3f} s", "Look at the time service.")
+    synchronised = _ntp_synchronised()
+    if synchronised is None:
+        return _ok(name, "steady; whether it is synchronised could not be asked")
+    if not synchronised:
+        advice = "Start a time service (chrony, systemd-timesyncd): event times come from here."
+        return _warn(name, "steady, not synchronised", advice)
+    return _ok(name, "steady and synchronised")
+
+
+def _ntp_synchronised() -> bool | None:
+    """Ask systemd; None where there is none."""
+    tool = shutil.which("timedatectl")
+    if tool is None:
+        return None
+    try:
+        answer = subprocess.run(  # noqa: S603 - fixed arguments
+            [tool, "show", "--property=NTPSynchronized", "--value"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"yes": True, "no": False}.get(answer.stdout.strip())
+
+
+def check_ports(loaded: Loaded) -> Result:
+    """Look whether the three ports are free, and not open to the network without a key."""
+    name, settings = "ports", loaded.settings
+    taken, shown = [], []
+    for service, host, port, key in _ports(settings):
+        shown.append(f"{service} {host}:{port}")
+        if not is_loopback(host) and not key:
+            advice = f"Set {service}.api_key, or {service}.host to 127.0.0.1."
+            return _fail(name, f"{service} would be open on {host} without a key", advice)
+        if port and not _is_free(host, port):
+            taken.append(f"{host}:{port} ({service})")
+    if taken:
+        advice = "Fine if foreshock is running; else stop the other program or set another port."
+        return _warn(name, f"in use: {', '.join(taken)}", advice)
+    return _ok(name, f"free: {', '.join(shown)}")
+
+
+def _ports(settings: Settings) -> list[tuple[str, str, int, bool]]:
+    api, collector, detector = settings.api, settings.collector, settings.detector
+    return [
+        ("api", api.host, api.port, api.api_key is not None),
+        ("collector", collector.host, collector.port, collector.api_key is not None),
+        ("detector", detector.host, detector.port, detector.api_key is not None),
+    ]
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+#: Every check, in the order in which it is shown.
+CHECKS: tuple[Check, ...] = (
+    check_settings,
+    check_driver,
+    check_devices,
+    check_bus,
+    check_topics,
+    check_data_dir,
+    check_space,
+    check_store,
+    check_clock,
+    check_ports,
+)
+
+
+def examine(loaded: Loaded, checks: Sequence[Check] = CHECKS) -> list[Result]:
+    """Run the checks. One that breaks is a failed check and stops no other."""
+    results = []
+    for check in checks:
+        try:
+            results.append(check(loaded))
+        except Exception as exc:  # noqa: BLE001 - a doctor reports what it cannot examine
+            name = check.__name__.removeprefix("check_").replace("_", " ")
+            results.append(_fail(name, f"the check itself failed: {type(exc).__name__}: {exc}"))
+    return results
+
+
+_STYLES = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
+
+
+def show(results: Sequence[Result], console: Console) -> None:
+    """Print the results as a table."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "check", "found", "what to do"):
+        table.add_column(heading, overflow="fold")
+    for result in results:
+        grade = f"[{_STYLES[result.grade]}]{result.grade}[/]"
+        table.add_row(grade, result.name, result.found, result.advice)
+    console.print(table)

@@ -1,0 +1,145 @@
+"""Runs services in one process: signals, failures, and an end within ten seconds."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import structlog
+
+from foreshock.datadir import disk_sentence
+from foreshock.service import Service
+from schemas.errors import ForeshockError
+
+__all__ = ["GRACE_SECONDS", "Outcome", "error_sentence", "run_services"]
+
+#: Seconds that services have to end; one less than promised, for the exit itself.
+GRACE_SECONDS = 9.0
+_POLL_SECONDS = 0.1
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended.
+
+    Parameters
+    ----------
+    problems
+        One sentence per service that failed or hung.
+    hung
+        Names of services that did not end in time. Their threads still run: the process has to
+        leave without waiting for them.
+    """
+
+    problems: tuple[str, ...] = ()
+    hung: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 if every service ended cleanly, else 1."""
+        return 1 if self.problems else 0
+
+
+def error_sentence(name: str, exc: BaseException) -> str:
+    """Say what stopped a service, in words for people."""
+    if isinstance(exc, ForeshockError):
+        return f"The {name} stopped: {exc}"
+    disk = disk_sentence(exc)
+    if disk is not None:
+        return f"The {name} stopped: {disk}"
+    return (
+        f"The {name} stopped by an unexpected error, {type(exc).__name__}: {exc}. "
+        "This is a fault of foreshock; the log has the details."
+    )
+
+
+class _Runner:
+    """One service in its thread."""
+
+    def __init__(self, service: Service, stop: threading.Event) -> None:
+        self.name = service.name
+        self.problem: str | None = None
+        self._service = service
+        self._stop = stop
+        # A daemon thread: one that hangs must not keep the process alive.
+        self.thread = threading.Thread(target=self._run, name=service.name, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._service.run(self._stop)
+        except Exception as exc:  # noqa: BLE001 - the outermost loop: told, and all others stop
+            self.problem = error_sentence(self.name, exc)
+            expected = isinstance(exc, ForeshockError) or disk_sentence(exc) is not None
+            _log.error("service_failed", service=self.name, error=str(exc), exc_info=not expected)
+            self._stop.set()
+
+
+@contextmanager
+def _signals(on_signal: Callable[[int], None]) -> Iterator[None]:
+    """Call ``on_signal`` on SIGTERM and SIGINT; only the main thread may do so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        on_signal(number)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_services(
+    services: Sequence[Service],
+    stop: threading.Event,
+    *,
+    grace_seconds: float = GRACE_SECONDS,
+) -> Outcome:
+    """Run each service in a thread until ``stop`` is set, a signal comes, or all have ended.
+
+    A service that returns by itself (a recording that has ended) leaves the others running. One
+    that raises stops them all.
+
+    Parameters
+    ----------
+    services
+        What to run.
+    stop
+        Set by SIGTERM, SIGINT or a failing service; may be set by the caller.
+    grace_seconds
+        How long services may take to end once ``stop`` is set.
+    """
+    runners = [_Runner(service, stop) for service in services]
+    received: list[int] = []
+    # The handler only notes the signal: setting an Event inside it can deadlock with the wait
+    # that it interrupts, whose lock is not reentrant.
+    with _signals(received.append):
+        for runner in runners:
+            runner.thread.start()
+        while not stop.wait(_POLL_SECONDS):
+            if received:
+                _log.info("stop_requested", signal=signal.Signals(received[0]).name)
+                stop.set()
+            if not any(runner.thread.is_alive() for runner in runners):
+                stop.set()
+        hung = _join(runners, grace_seconds)
+    problems = [runner.problem for runner in runners if runner.problem is not None]
+    problems += [f"The {name} did not end within {grace_seconds:.0f} s." for name in hung]
+    return Outcome(problems=tuple(problems), hung=hung)
+
+
+def _join(runners: Sequence[_Runner], grace_seconds: float) -> tuple[str, ...]:
+    deadline = time.monotonic() + grace_seconds
+    for runner in runners:
+        runner.thread.join(max(0.0, deadline - time.monotonic()))
+    return tuple(runner.name for runner in runners if runner.thread.is_alive())
