@@ -167,10 +167,26 @@ HEADER_NAMES = frozenset(
 _HEADER_PREFIXES = (
     *_REASON_PREFIXES,
     *_ECC.values(),
-    "clocks_event_reasons_counters.",
+    "accounting.",
     "clocks.",
+    "clocks_event_reasons_counters.",
+    "display_",
+    "driver_model.",
+    "ecc.",
+    "encoder.",
+    "fabric.",
+    "gom.",
+    "inforom.",
+    "module.",
     "pci.",
+    "pcie.",
+    "platform.",
     "power.",
+    "power_smoothing.",
+    "remapped_rows.",
+    "retired_pages.",
+    "utilization.",
+    "vgpu_",
 )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
+from statistics import median
 
 from collector.replay.columnmap import ColumnMap, load_map
 from collector.replay.formats import FileKind, decide
@@ -19,6 +20,9 @@ from collector.source import Reading
 from schemas.errors import SourceError
 
 __all__ = ["ReplaySource"]
+
+# Enough for a steady median, little to hold in memory.
+_HEAD_READINGS = 32
 
 
 class ReplaySource:
@@ -39,8 +43,11 @@ class ReplaySource:
     boot_id
         Boot of the readings last returned by :meth:`read`. Derived from the recording, so that
         every replay gives the same messages; changes only where a later file goes back in time.
+    interval_seconds
+        Usual time between two readings of a node, from the first ones; None where there is
+        only one.
     stats
-        What was counted so far.
+        What was counted so far; a few readings ahead of what was returned.
     """
 
     kind = "replay"
@@ -52,7 +59,10 @@ class ReplaySource:
         self._map = load_map(settings.map) if settings.map is not None else None
         kinds = [decide(path, settings.format, self._map) for path in settings.files]
         self.stats = ReplayStats(total_bytes=sum(map(_size, settings.files)))
-        self._readings = self._read_all(kinds)
+        self._readings: Iterator[Booted] = self._read_all(kinds)
+        head = list(islice(self._readings, _HEAD_READINGS))
+        self.interval_seconds = _interval(head)
+        self._readings = chain(head, self._readings)
         self._next = next(self._readings, None)
         self.boot_id: str | None = None if self._next is None else self._next.boot_id
 
@@ -132,6 +142,17 @@ def _reader(kind: FileKind, context: Context, order: Order, column_map: ColumnMa
     if kind is FileKind.WIDE:
         return WideJson(context=context, map=column_map)
     return MappedCsv(context=context, map=column_map)
+
+
+def _interval(head: Sequence[Booted]) -> float | None:
+    last: dict[str, int] = {}
+    steps = []
+    for reading in (booted.reading for booted in head):
+        before = last.get(reading.node)
+        if before is not None and reading.ts > before:
+            steps.append(reading.ts - before)
+        last[reading.node] = reading.ts
+    return median(steps) / 1000 if steps else None
 
 
 def _size(path: Path) -> int:
