@@ -152,7 +152,9 @@ def _sample_lines(row: Row) -> Iterator[str]:
     words = row.description + (" Must be set." if row.required else f" ({row.kind})")
     yield from textwrap.wrap(words, _WIDTH, initial_indent="# ", subsequent_indent="# ")
     default = _shown_default(row)
-    yield f"#{_key(row.name)} = {default}" if default else f"#{_key(row.name)} ="
+    # Keys of an array's table are commented once more than the rest: alone they mean nothing.
+    mark = "# " if row.section.endswith("[]") else "#"
+    yield f"{mark}{_key(row.name)} = {default}" if default else f"{mark}{_key(row.name)} ="
 
 
 def markdown_table() -> str:
