@@ -1,0 +1,363 @@
+"""The collector as a service: read at a steady beat, batch, publish, never stand still.
+
+Live and simulated sources are read once per tick of a steady clock. A recording carries its own
+time: it is read as fast as the bus takes it, and the service ends with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from bus.protocol import Bus
+from collector.batching import Batching, NodeBatcher
+from collector.clock import Clock, SystemClock, Ticker
+from collector.host import HostFiles
+from collector.metrics import CollectorMetrics
+from collector.patient import PatientPublisher
+from collector.publishing import SamplePublisher
+from collector.reading import DirectReader, Reader, ThreadReader
+from collector.settings import CollectorSettings, SourceKind
+from collector.source import Reading, Source
+from collector.spool import Message, Spool
+from collector.truth import refuse_impossible
+from schemas.codec import encode, sample_headers
+from schemas.sample import CollectorState, EventKind, NodeSample, SampleEvent
+from schemas.topics import DEAD_LETTERS, SAMPLES
+
+__all__ = ["CollectorService"]
+
+log = structlog.get_logger()
+
+_CLOSE_SECONDS = 5.0  # for the last messages, within the ten seconds a service has to end
+_FINISH_SECONDS = 60.0  # without any progress, at the end of a recording
+_POLL_SECONDS = 1.0  # delivery reports are looked at this often even between slow ticks
+_STEP_MS = 1_000  # a wall clock this far from the beat was set, not merely drifting
+_ALIVE_INTERVALS = 3.0
+
+
+class CollectorService:
+    """Reads one source and publishes NodeSamples.
+
+    Parameters
+    ----------
+    source
+        What is read; closed when the service ends. A source may carry an attribute
+        ``boot_id`` (text) of its own, as recordings and simulations do.
+    bus
+        Where messages go.
+    settings
+        How often, how batched, how much may wait.
+    prefix
+        Of topic names.
+    clock
+        Time. A demonstration passes one that runs fast.
+    reader
+        How the source is asked; by default in a thread of its own for NVML, directly otherwise.
+    host
+        Where the kernel keeps the boot id.
+    """
+
+    name = "collector"
+
+    def __init__(
+        self,
+        source: Source,
+        bus: Bus,
+        settings: CollectorSettings,
+        *,
+        prefix: str = "",
+        clock: Clock | None = None,
+        reader: Reader | None = None,
+        host: HostFiles | None = None,
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self._source = source
+        self._bus = bus
+        self._settings = settings
+        self._clock: Clock = clock or SystemClock()
+        self._reader = reader
+        self._metrics = CollectorMetrics(self.registry)
+        self._topic = SAMPLES.full_name(prefix)
+        self._dead_letters = DEAD_LETTERS.full_name(prefix)
+        self._live = source.kind != SourceKind.REPLAY
+        self._boot_id = self._make_boot_id(host or HostFiles())
+        self._rules = Batching(
+            interval_seconds=settings.interval_seconds if self._live else None,
+            flush_seconds=settings.flush_seconds,
+            keyframe_seconds=settings.keyframe_seconds,
+            source=source.kind,
+            labels=settings.labels,
+            expected_gpus=settings.expected_gpus,
+        )
+        self._batchers: dict[str, NodeBatcher] = {}
+        self._publisher: SamplePublisher | None = None
+        self._state: str = CollectorState.OK
+        self._begun = 0.0
+        self._overdue = False
+        self._last_ts = 0
+        self._beat: float | None = None
+        self._gpus: dict[str, int] = {}
+        self._failing = False
+
+    # -- the service -------------------------------------------------------------------------
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until told to stop, or until a recording ends.
+
+        Raises
+        ------
+        DataDirError
+            If the spool cannot be opened.
+        BusUnavailableError
+            If the end of a recording cannot be delivered.
+        """
+        log.info("collector_started", source=self._source.kind, node=self._settings.node)
+        if self._live:
+            self._run_live(stop)
+        else:
+            self._run_recording(stop)
+        log.info("collector_stopped")
+
+    def health(self) -> Mapping[str, object]:
+        """Return whether readings arrive and messages leave. Safe from any thread."""
+        beat, publisher = self._beat, self._publisher
+        patience = max(_ALIVE_INTERVALS * self._settings.interval_seconds, 10.0)
+        alive = beat is not None and self._clock.monotonic() - beat < patience
+        waiting = publisher.waiting if publisher is not None else 0
+        return {
+            "ok": alive and self._state == CollectorState.OK,
+            "detail": self._sentence(alive=alive, waiting=waiting),
+            "alive": alive,
+            "state": str(self._state),
+            "nodes": len(self._batchers),
+            "gpus": sum(list(self._gpus.values())),
+            "spool_messages": waiting,
+        }
+
+    def _sentence(self, *, alive: bool, waiting: int) -> str:
+        if not alive:
+            return "The collector is not reading: it has not started, has ended, or hangs."
+        text = _SENTENCES.get(CollectorState(self._state), "")
+        if waiting > 0:
+            return f"{text} {waiting} messages wait for the bus to return."
+        return text
+
+    # -- live --------------------------------------------------------------------------------
+
+    def _run_live(self, stop: threading.Event) -> None:
+        spool_settings = self._settings.spool
+        spool = Spool(
+            spool_settings.path,
+            max_bytes=spool_settings.max_bytes,
+            max_hours=spool_settings.max_hours,
+        )
+        publisher = self._publisher = SamplePublisher(
+            self._bus.publisher(client_id=f"collector-{self._settings.node}"),
+            spool,
+            dead_letters=self._dead_letters,
+            node=self._settings.node,
+            settings=spool_settings,
+            metrics=self._metrics,
+        )
+        reader = self._reader or self._make_reader()
+        try:
+            self._beat_until(stop, reader, publisher)
+        finally:
+            self._publish(self._last_words(), publisher)
+            publisher.close(_CLOSE_SECONDS, self._clock.unix_ms())
+            self._let_go(reader)
+
+    def _beat_until(
+        self, stop: threading.Event, reader: Reader, publisher: SamplePublisher
+    ) -> None:
+        clock = self._clock
+        ticker = Ticker(self._settings.interval_seconds, start=clock.monotonic())
+        anchor_ms = clock.unix_ms() - round(clock.monotonic() * 1000)
+        while not stop.is_set():
+            tick = ticker.next(clock.monotonic())
+            self._metrics.ticks_missed.inc(tick.missed)
+            if self._sleep(tick.due, stop, publisher):
+                return
+            if abs(clock.unix_ms() - clock.monotonic() * 1000 - anchor_ms) > _STEP_MS:
+                log.warning("wall_clock_was_set")
+                anchor_ms = clock.unix_ms() - round(clock.monotonic() * 1000)
+            ts_ms = anchor_ms + round(tick.due * 1000)
+            readings = self._collect(reader, ts_ms, ticker.due, stop)
+            self._beat = clock.monotonic()
+            for reading in readings:
+                self._publish(self._admit(reading), publisher)
+            publisher.step(clock.monotonic(), clock.unix_ms())
+            if self._source.exhausted:
+                return
+
+    def _sleep(self, due: float, stop: threading.Event, publisher: SamplePublisher) -> bool:
+        """Wait for the tick, looking at delivery reports on long waits; True if told to stop."""
+        clock = self._clock
+        while (now := clock.monotonic()) < due:
+            if clock.sleep_until(min(due, now + _POLL_SECONDS), stop):
+                return True
+            self._beat = clock.monotonic()
+            if clock.monotonic() < due:
+                publisher.step(clock.monotonic(), clock.unix_ms())
+        return stop.is_set()
+
+    def _collect(
+        self, reader: Reader, ts_ms: int, next_due: float, stop: threading.Event
+    ) -> list[Reading]:
+        """Read, or continue a reading that hangs; after the deadline say that it does."""
+        clock = self._clock
+        if reader.busy:
+            self._metrics.ticks_missed.inc()
+        else:
+            self._begun = clock.monotonic()
+            reader.begin(ts_ms)
+        deadline = self._begun + self._settings.call_deadline_seconds
+        try:
+            readings = reader.result(min(next_due, max(deadline, clock.monotonic())), stop)
+        except Exception:
+            # A source promises not to raise. If it does all the same, the node must not fall
+            # silent: the next tick is another attempt.
+            self._metrics.read_errors.inc()
+            if not self._failing:
+                log.exception("reading_failed")
+            self._failing = True
+            self._overdue = False
+            return self._heartbeats(ts_ms, CollectorState.BLIND)
+        if readings is None:
+            return self._hanging(ts_ms, deadline)
+        self._metrics.read_seconds.observe(clock.monotonic() - self._begun)
+        self._failing = False
+        if self._overdue:  # its time stamp lies behind the heartbeats sent meanwhile
+            self._overdue = False
+            log.info("driver_responds_again")
+            readings = [replace(item, ts=max(ts_ms, item.ts)) for item in readings]
+        return readings
+
+    def _hanging(self, ts_ms: int, deadline: float) -> list[Reading]:
+        if self._clock.monotonic() < deadline:
+            return []
+        if not self._overdue:
+            log.warning("driver_unresponsive", seconds=self._settings.call_deadline_seconds)
+        self._overdue = True
+        return self._heartbeats(ts_ms, CollectorState.UNRESPONSIVE)
+
+    def _heartbeats(self, ts_ms: int, state: CollectorState) -> list[Reading]:
+        """Say only that we are there, for every node known, without asking the source."""
+        nodes = list(self._batchers) or [self._settings.node]
+        return [Reading(node=node, ts=ts_ms, state=state) for node in nodes]
+
+    def _last_words(self) -> list[NodeSample]:
+        """Flush what is pending and say goodbye, for every node."""
+        samples: list[NodeSample] = []
+        ts_ms = max(self._clock.unix_ms(), self._last_ts + 1)
+        for node, batcher in self._batchers.items():
+            samples += batcher.flush()
+            samples += batcher.add(Reading(node=node, ts=ts_ms, state=CollectorState.STOPPING))
+        self._set_state(CollectorState.STOPPING)
+        return samples
+
+    def _make_reader(self) -> Reader:
+        # Only a driver can hang.
+        if self._source.kind == SourceKind.NVML:
+            return ThreadReader(self._source, self._clock)
+        return DirectReader(self._source)
+
+    def _let_go(self, reader: Reader) -> None:
+        hangs = isinstance(reader, ThreadReader) and not reader.close()
+        if hangs or reader.busy:
+            log.warning("driver_call_left_behind")  # closing would hang in the same driver
+            return
+        self._source.close()
+
+    # -- recordings --------------------------------------------------------------------------
+
+    def _run_recording(self, stop: threading.Event) -> None:
+        publisher = PatientPublisher(
+            self._bus.publisher(client_id=f"replay-{self._settings.node}"),
+            self._clock,
+            self._metrics,
+        )
+        try:
+            while not stop.is_set() and not self._source.exhausted:
+                for reading in self._source.read(self._clock.unix_ms()):
+                    for sample in self._admit(reading):
+                        publisher.send(self._message(sample), stop)
+                publisher.step(stop)
+                self._beat = self._clock.monotonic()
+            for batcher in self._batchers.values():
+                for sample in batcher.flush():
+                    publisher.send(self._message(sample), stop)
+            publisher.finish(_FINISH_SECONDS, stop)
+        finally:
+            publisher.close(_CLOSE_SECONDS)
+            self._source.close()
+
+    # -- both --------------------------------------------------------------------------------
+
+    def _admit(self, reading: Reading) -> list[NodeSample]:
+        """Check a reading at the door and batch it; return the messages that are complete."""
+        reading, refused = refuse_impossible(reading)
+        for metric, count in refused.items():
+            self._metrics.implausible.labels(metric=metric).inc(count)
+        self._metrics.samples.inc(len(reading.gpus))
+        self._set_state(reading.state)
+        self._gpus[reading.node] = len(reading.gpus)
+        self._last_ts = max(self._last_ts, reading.ts)
+        batcher = self._batchers.get(reading.node)
+        if batcher is None:
+            batcher = NodeBatcher(reading.node, self._boot_id, self._rules)
+            self._batchers[reading.node] = batcher
+            if self._live:
+                started = SampleEvent(ts=reading.ts, kind=EventKind.COLLECTOR_STARTED)
+                reading = replace(reading, events=(started, *reading.events))
+        return batcher.add(reading)
+
+    def _publish(self, samples: Iterable[NodeSample], publisher: SamplePublisher) -> None:
+        for sample in samples:
+            publisher.send(self._message(sample), self._clock.unix_ms())
+
+    def _message(self, sample: NodeSample) -> Message:
+        return Message(
+            topic=self._topic,
+            key=sample.node.encode(),
+            value=encode(sample),
+            headers=sample_headers(sample),
+        )
+
+    def _set_state(self, state: str) -> None:
+        if state != self._state:
+            self._state = state
+            self._metrics.set_state(state)
+
+    def _make_boot_id(self, host: HostFiles) -> str:
+        """Name this run: the source's own word, else the kernel's boot id and the start.
+
+        ``seq`` begins at 0 with every start of the collector, so the kernel's id alone would
+        make the first messages after a restart look like repetitions.
+        """
+        own = getattr(self._source, "boot_id", None)
+        if isinstance(own, str) and own:
+            return own
+        return f"{host.read_boot_id()}-{self._clock.unix_ms():x}"
+
+
+_SENTENCES = {
+    CollectorState.OK: "The GPUs are being read.",
+    CollectorState.NO_DRIVER: "The NVIDIA driver is not loaded; load it, the collector "
+    "will notice.",
+    CollectorState.NO_LIBRARY: "The NVIDIA library (libnvidia-ml.so.1) was not found; install the "
+    "driver, or give the container access to it.",
+    CollectorState.NO_PERMISSION: "The driver refuses access; run the collector with access to "
+    "/dev/nvidiactl and /dev/nvidia*.",
+    CollectorState.VERSION_MISMATCH: "Driver and library have different versions after an upgrade; "
+    "reboot or reload the driver, then restart the collector.",
+    CollectorState.BLIND: "No GPU answers; the collector keeps trying to reach the driver.",
+    CollectorState.UNRESPONSIVE: "The driver does not answer; look for hung driver calls in the "
+    "kernel log, the node probably needs a reboot.",
+    CollectorState.STOPPING: "The collector is stopping.",
+}
