@@ -13,7 +13,7 @@ PACKAGES := schemas bus collector detector api foreshock
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types format bench prove docs clean requirements
+.PHONY: help demo test lint format bench prove docs clean requirements
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

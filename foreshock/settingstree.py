@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
@@ -129,6 +130,8 @@ def kind_in_words(annotation: Any) -> str:
         return "list"
     if get_origin(inner) in (dict, Mapping):
         return "table"
+    if isinstance(inner, type) and issubclass(inner, Enum):
+        return " or ".join(f'"{choice.value}"' for choice in inner)
     words = {bool: "true or false", int: "integer", float: "number", SecretStr: "text, secret"}
     return words.get(inner, "text")
 

@@ -1,0 +1,65 @@
+"""Documents that are generated, or that list things, keep up with the code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from foreshock.config import Settings
+from foreshock.docs import CONFIGURATION, with_table
+from foreshock.settingstree import item_models, model_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def settings_classes(model: type[BaseModel]) -> list[type[BaseModel]]:
+    found = [model]
+    for field in model.model_fields.values():
+        inner = model_of(field.annotation)
+        for one in [*([inner] if inner else []), *item_models(field.annotation)]:
+            found += settings_classes(one)
+    return found
+
+
+def test_the_table_of_settings_is_up_to_date() -> None:
+    """Run ``make docs`` after a change of settings."""
+    page = CONFIGURATION.read_text(encoding="utf-8")
+    assert page == with_table(page)
+
+
+@pytest.mark.parametrize("one", settings_classes(Settings), ids=lambda one: one.__name__)
+def test_settings_are_frozen_strict_and_described(one: type[BaseModel]) -> None:
+    assert one.model_config.get("frozen") is True
+    assert one.model_config.get("extra") == "forbid"
+    silent = [name for name, field in one.model_fields.items() if not field.description]
+    assert silent == []
+
+
+def test_only_the_front_door_reads_the_environment() -> None:
+    readers = [
+        str(file.relative_to(ROOT))
+        for package in ("schemas", "bus", "collector", "detector", "api", "foreshock")
+        for file in (ROOT / package).rglob("*.py")
+        if re.search(r"\bos\.(environ|getenv)\b", file.read_text(encoding="utf-8"))
+    ]
+    assert readers == ["foreshock/config.py"]
+
+
+def test_make_help_lists_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    shown = subprocess.run(
+        ["make", "--no-print-directory", "help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    ).stdout
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert phony is not None
+    for target in phony.group(1).split():
+        assert f"make {target} " in shown
