@@ -122,9 +122,7 @@ def prefixed(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]
 def unprefixed(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """Select the names under ``prefix/`` and cut it off."""
     start = f"{prefix}/"
-    return {
-        name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)
-    }
+    return {name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)}
 
 
 def union(names: Iterable[Iterable[str]]) -> tuple[str, ...]:

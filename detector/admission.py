@@ -1,0 +1,81 @@
+"""The door of the engine: which ticks of which message count, exactly once, in order.
+
+Judged message by message in log order, so the outcome does not depend on how messages were
+batched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from detector.fleet import Fleet, NodeRow
+from schemas.sample import NodeSample
+
+__all__ = ["Admitted", "admit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A message that counts.
+
+    Parameters
+    ----------
+    node_row
+        Row of its node.
+    first_tick
+        Ticks before this one were seen already.
+    stepped_back
+        The node's clock was set back: the first tick has no meaningful distance to the last.
+    """
+
+    sample: NodeSample
+    node_row: int
+    first_tick: int
+    stepped_back: bool
+
+
+def admit(fleet: Fleet, sample: NodeSample, counts: Counter[str]) -> Admitted | None:
+    """Take a message in, or drop it and count why.
+
+    Within one boot the sequence number decides the order, so a clock that was set back does not
+    make the node mute. Across boots the event time decides.
+
+    Parameters
+    ----------
+    fleet
+        Tables of the partition; the node's position is moved.
+    sample
+        The message.
+    counts
+        Grows by ``duplicate``, ``late``, ``lost_messages``, ``clock_back`` or ``accepted``.
+    """
+    node_row = fleet.node_of(sample.node)
+    node = fleet.nodes[node_row]
+    first_tick, stepped_back = 0, False
+    if sample.boot_id == node.boot_id:
+        if sample.seq <= node.seq:
+            counts["duplicate" if sample.seq == node.seq else "late"] += 1
+            return None
+        counts["lost_messages"] += sample.seq - node.seq - 1
+        stepped_back = sample.ts[0] <= node.last_ts
+        counts["clock_back"] += stepped_back
+    elif not _begin_boot(node, sample):
+        counts["late"] += 1
+        return None
+    else:
+        first_tick = sum(moment <= node.last_ts for moment in sample.ts)
+    node.seq = sample.seq
+    node.last_ts = sample.ts[-1]
+    counts["accepted"] += 1
+    return Admitted(
+        sample=sample, node_row=node_row, first_tick=first_tick, stepped_back=stepped_back
+    )
+
+
+def _begin_boot(node: NodeRow, sample: NodeSample) -> bool:
+    """Switch to a new boot; False for a message left over from an earlier one."""
+    if sample.boot_id == node.previous_boot or sample.ts[-1] <= node.last_ts:
+        return False
+    node.previous_boot, node.boot_id = node.boot_id, sample.boot_id
+    return True

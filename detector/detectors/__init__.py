@@ -1,0 +1,1 @@
+"""One file, one detector. ``detector.registry.available()`` lists this folder."""

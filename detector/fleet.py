@@ -1,0 +1,268 @@
+"""Who is who: GPU UUID to row, node to its GPUs, and what is known of each.
+
+Rows are stable for the life of the state; a GPU that changes its node or slot begins anew,
+because its past belongs to another air path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from detector.arrays import BoolArray, Field, IntArray, StateTable
+from detector.frame import MISSING_CODE
+from schemas.sample import CollectorState, GpuInventory, Inventory, JobRef, NodeSample
+
+__all__ = ["Fleet", "GpuRow", "Layout", "NodeRow"]
+
+_GPU_FIELDS = {
+    "model": Field("i4", MISSING_CODE),
+    "job": Field("i4", MISSING_CODE),
+    "mig_parent": Field("?", 0),
+    "mig_instance": Field("?", 0),
+    "last_ts": Field("i8", 0),
+    "interval": Field("f4"),
+}
+_NODE_FIELDS = {"last_ts": Field("i8", 0), "interval": Field("f4")}
+
+
+@dataclass(slots=True)
+class GpuRow:
+    """What is known of one GPU, for the words of an alert."""
+
+    uuid: str
+    node: str
+    index: int | None = None
+    pci: str | None = None
+    model: str | None = None
+    parent: str | None = None
+
+
+@dataclass(slots=True)
+class NodeRow:
+    """What is known of one node.
+
+    Parameters
+    ----------
+    boot_id, previous_boot, seq, last_ts
+        Position in the node's stream of messages.
+    expected
+        GPUs that it should have, or None.
+    rows
+        Rows of the GPUs ever listed here, partitions left out.
+    """
+
+    name: str
+    boot_id: str = ""
+    previous_boot: str = ""
+    seq: int = -1
+    last_ts: int = 0
+    expected: int | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    rows: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Rows of one message, and what was known of them when it came.
+
+    Parameters
+    ----------
+    present
+        How many of the rows the message lists; they come first.
+    rows
+        Rows listed, then rows known and no longer listed.
+    model, job, mig_parent, mig_instance
+        Facts of those rows; a later message of the same batch must not change them.
+    """
+
+    present: int
+    rows: IntArray
+    model: IntArray
+    job: IntArray
+    mig_parent: BoolArray
+    mig_instance: BoolArray
+
+
+class Fleet:
+    """The tables of GPUs and nodes of one partition."""
+
+    def __init__(self) -> None:
+        self.gpus: list[GpuRow] = []
+        self.nodes: list[NodeRow] = []
+        self.gpu_table = StateTable(_GPU_FIELDS)
+        self.node_table = StateTable(_NODE_FIELDS)
+        self._gpu_rows: dict[str, int] = {}
+        self._node_rows: dict[str, int] = {}
+        self._layouts: dict[int, tuple[tuple[str, ...], Layout]] = {}
+        self._inventories: dict[int, tuple[object, ...]] = {}
+        self._codes: dict[str, int] = {}
+        #: Code of a job to its id and project.
+        self.jobs: dict[int, tuple[str, str | None]] = {}
+        #: Rows whose history ended since the engine last looked, as they were.
+        self.moved: list[tuple[int, GpuRow]] = []
+
+    def node_of(self, name: str) -> int:
+        """Return the row of a node, made on first sight."""
+        row = self._node_rows.get(name)
+        if row is None:
+            row = len(self.nodes)
+            self._node_rows[name] = row
+            self.nodes.append(NodeRow(name))
+            self.node_table.grow(row + 1)
+        return row
+
+    def changes_facts(self, node_row: int, sample: NodeSample) -> bool:
+        """Tell whether a message changes what is known of rows that earlier messages use.
+
+        The engine finishes those messages first, so that a GPU that changes its node is not
+        two rows of one frame and facts do not travel back in time.
+        """
+        known = self._inventories.get(node_row)
+        if sample.inventory is not None and known is not None:
+            return known != _facts(sample.inventory)
+        if sample.inventory is None and self._is_cached(node_row, sample):
+            return False
+        name = self.nodes[node_row].name
+        rows = (self._gpu_rows.get(uuid) for uuid in sample.gpu)
+        return any(row is not None and self.gpus[row].node != name for row in rows)
+
+    def _is_cached(self, node_row: int, sample: NodeSample) -> bool:
+        cached = self._layouts.get(node_row)
+        return cached is not None and cached[0] == sample.gpu
+
+    def layout(self, node_row: int, sample: NodeSample) -> Layout:
+        """Return the rows of a message of a node; take in new GPUs, jobs and inventory."""
+        if sample.inventory is not None:
+            facts = _facts(sample.inventory)
+            if self._inventories.get(node_row) != facts:
+                self._inventories[node_row] = facts
+                self._take_inventory(node_row, sample.inventory)
+        if sample.jobs is not None:
+            self._take_jobs(node_row, sample)
+        if not self._is_cached(node_row, sample):
+            self._layouts[node_row] = (sample.gpu, self._make_layout(node_row, sample))
+        return self._layouts[node_row][1]
+
+    def _make_layout(self, node_row: int, sample: NodeSample) -> Layout:
+        node = self.nodes[node_row]
+        present = [self._gpu_row(node, uuid, sample.parents.get(uuid)) for uuid in sample.gpu]
+        listed = set(present)
+        gone = [row for row in node.rows if row not in listed]
+        rows = np.array(present + gone, dtype=np.int64)
+        table = self.gpu_table
+        return Layout(
+            present=len(present),
+            rows=rows,
+            model=table["model"][rows].astype(np.int64),
+            job=table["job"][rows].astype(np.int64),
+            mig_parent=table["mig_parent"][rows],
+            mig_instance=table["mig_instance"][rows],
+        )
+
+    def _gpu_row(self, node: NodeRow, uuid: str, parent: str | None) -> int:
+        row = self._gpu_rows.get(uuid)
+        if row is None:
+            row = len(self.gpus)
+            self._gpu_rows[uuid] = row
+            self.gpus.append(GpuRow(uuid, node.name, parent=parent))
+            self.gpu_table.grow(row + 1)
+            self.gpu_table["mig_instance"][row] = parent is not None
+        gpu = self.gpus[row]
+        if gpu.node != node.name:
+            self._move(row, node)
+        if parent is None and row not in node.rows:
+            node.rows.append(row)
+        return row
+
+    def _move(self, row: int, node: NodeRow) -> None:
+        """Take a GPU over from another node: its history stays behind."""
+        old = self.nodes[self._node_rows[self.gpus[row].node]]
+        if row in old.rows:
+            old.rows.remove(row)
+        self._layouts.pop(self._node_rows[old.name], None)
+        was = replace(self.gpus[row])
+        self.gpus[row].node = node.name
+        self._begin_anew(row, was)
+
+    def _begin_anew(self, row: int, was: GpuRow) -> None:
+        instance = bool(self.gpu_table["mig_instance"][row])
+        self.gpu_table.reset(np.array([row]))
+        self.gpu_table["mig_instance"][row] = instance
+        self.moved.append((row, was))
+
+    def _take_inventory(self, node_row: int, inventory: Inventory) -> None:
+        node = self.nodes[node_row]
+        node.expected = inventory.expected_gpus
+        node.labels = dict(inventory.labels)
+        partitioned = {item.parent for item in inventory.gpus if item.parent}
+        for item in inventory.gpus:
+            row = self._gpu_row(node, item.gpu, item.parent)
+            self._take_item(row, item, mig=bool(item.mig_mode) or item.gpu in partitioned)
+        self._layouts.pop(node_row, None)
+
+    def _take_item(self, row: int, item: GpuInventory, *, mig: bool) -> None:
+        gpu = self.gpus[row]
+        if gpu.pci is not None and item.pci is not None and gpu.pci != item.pci:
+            self._begin_anew(row, replace(gpu))
+        gpu.pci = item.pci or gpu.pci
+        gpu.index = item.index if item.index is not None else gpu.index
+        gpu.model = item.model or gpu.model
+        self.gpu_table["model"][row] = self._code(gpu.model)
+        self.gpu_table["mig_parent"][row] = mig and not item.parent
+
+    def _take_jobs(self, node_row: int, sample: NodeSample) -> None:
+        """Give each listed GPU its job; of several jobs on one GPU the first counts."""
+        owner: dict[str, JobRef] = {}
+        for job in sample.jobs or ():
+            for uuid in job.gpus:
+                owner.setdefault(uuid, job)
+        node = self.nodes[node_row]
+        for uuid in sample.gpu:
+            row = self._gpu_row(node, uuid, sample.parents.get(uuid))
+            mine = owner.get(uuid)
+            code = self._code(f"job:{mine.job}" if mine else None)
+            if mine is not None:
+                self.jobs[code] = (mine.job, mine.project)
+            if self.gpu_table["job"][row] != code:
+                self.gpu_table["job"][row] = code
+                self._layouts.pop(node_row, None)
+
+    def _code(self, word: str | None) -> int:
+        return MISSING_CODE if word is None else self._codes.setdefault(word, len(self._codes))
+
+    def known(self, node_row: int) -> int:
+        """Count the GPUs ever listed by a node, partitions left out."""
+        return len(self.nodes[node_row].rows)
+
+    def dump(self) -> dict[str, Any]:
+        """Return the names and facts as JSON values; arrays are dumped by their tables."""
+        return {
+            "gpus": [asdict(gpu) for gpu in self.gpus],
+            "nodes": [asdict(node) for node in self.nodes],
+            "codes": self._codes,
+            "jobs": [[code, job, project] for code, (job, project) in self.jobs.items()],
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Take over what :meth:`dump` gave; the tables are loaded by the caller."""
+        self.gpus = [GpuRow(**gpu) for gpu in saved["gpus"]]
+        self.nodes = [NodeRow(**node) for node in saved["nodes"]]
+        self._codes = dict(saved["codes"])
+        self.jobs = {code: (job, project) for code, job, project in saved["jobs"]}
+        self._gpu_rows = {gpu.uuid: row for row, gpu in enumerate(self.gpus)}
+        self._node_rows = {node.name: row for row, node in enumerate(self.nodes)}
+        self._inventories.clear()
+        self._layouts.clear()
+
+
+def sees_gpus(sample: NodeSample) -> bool:
+    """Tell whether a message can say anything about absence: a well collector, some GPU."""
+    return sample.collector.state == CollectorState.OK and len(sample.gpu) > 0
+
+
+def _facts(inventory: Inventory) -> tuple[object, ...]:
+    """Select what of an inventory changes rows: not the uptime, which always moves."""
+    return (inventory.gpus, inventory.expected_gpus, inventory.labels)

@@ -1,0 +1,137 @@
+"""The frame: what a detector sees of one round, one row per GPU present.
+
+A batch with several ticks of one GPU is cut into rounds so that a frame holds each GPU at most
+once; all GPUs of one node and tick stand in one frame, in one block, so peers can be compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from detector.arrays import BoolArray, FloatArray, IntArray
+from schemas.metrics import METRIC_INDEX
+
+__all__ = ["MISSING_CODE", "Frame"]
+
+#: Code of an unknown model or job.
+MISSING_CODE = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class Frame:
+    """One round.
+
+    Parameters
+    ----------
+    rows
+        (n,) rows of the fleet table, each once.
+    ts
+        (n,) event time, unix milliseconds.
+    dt
+        (n,) seconds since the row's previous frame; NaN at the first and after a clock step.
+    interval
+        (n,) usual seconds between the row's frames, NaN at the first.
+    x
+        (metrics, n) values in catalogue order, float64, NaN = missing.
+    blocks
+        (k, g) positions in this frame of the GPUs of each of k nodes, -1 as padding.
+    lost
+        (n,) the driver answered GPU_IS_LOST for this GPU.
+    absent
+        (n,) the GPU is known and expected, and the node no longer lists it.
+    gone
+        (n,) the node no longer lists the GPU, expected or not; its values are NaN.
+    mig_parent, mig_instance
+        (n,) the GPU is partitioned, or is such a partition.
+    model, job
+        (n,) codes, -1 where unknown. Equal codes mean equal models or jobs.
+    extra
+        Columns that are no metrics, by name, (n,) each.
+
+    Examples
+    --------
+    >>> frame = Frame.of(metrics={"power_watts": [70.0, 71.0]}, ts=[1000, 1000])
+    >>> frame["power_watts"]
+    array([70., 71.])
+    >>> bool(np.isnan(frame["temperature_celsius"]).all())
+    True
+    """
+
+    rows: IntArray
+    ts: IntArray
+    dt: FloatArray
+    interval: FloatArray
+    x: FloatArray
+    blocks: IntArray
+    lost: BoolArray
+    absent: BoolArray
+    gone: BoolArray
+    mig_parent: BoolArray
+    mig_instance: BoolArray
+    model: IntArray
+    job: IntArray
+    extra: dict[str, FloatArray] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> FloatArray:
+        """Return one column, (n,). KeyError for a name that is neither metric nor extra."""
+        if name in self.extra:
+            return self.extra[name]
+        column: FloatArray = self.x[METRIC_INDEX[name]]
+        return column
+
+    @property
+    def elapsed(self) -> FloatArray:
+        """(n,) seconds that this sample speaks for: dt, 0 at the first, at most 3 intervals.
+
+        The cap keeps a gap in the telemetry from counting as time in which a condition held.
+        """
+        capped = np.minimum(self.dt, 3.0 * self.interval)
+        return np.where(np.isfinite(capped), capped, 0.0)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        metrics: dict[str, list[float]],
+        ts: list[int],
+        dt: float = np.nan,
+        nodes: int = 1,
+    ) -> Frame:
+        """Build a plain frame for tests and examples: equal nodes, nothing special.
+
+        Parameters
+        ----------
+        metrics
+            Name to n values.
+        ts
+            n event times in unix milliseconds.
+        dt
+            Seconds since the previous frame, the same for all.
+        nodes
+            Number of nodes over which the rows are spread evenly.
+        """
+        n = len(ts)
+        x = np.full((len(METRIC_INDEX), n), np.nan)
+        for name, values in metrics.items():
+            x[METRIC_INDEX[name]] = values
+        flags = np.zeros(n, dtype=bool)
+        return cls(
+            rows=np.arange(n),
+            ts=np.array(ts, dtype=np.int64),
+            dt=np.full(n, dt),
+            interval=np.full(n, dt),
+            x=x,
+            blocks=np.arange(n).reshape(nodes, -1),
+            lost=flags,
+            absent=flags.copy(),
+            gone=flags.copy(),
+            mig_parent=flags.copy(),
+            mig_instance=flags.copy(),
+            model=np.zeros(n, dtype=np.int64),
+            job=np.full(n, MISSING_CODE, dtype=np.int64),
+        )

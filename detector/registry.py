@@ -1,0 +1,75 @@
+"""Finds the detectors: a file in ``detector/detectors`` that defines ``DETECTOR`` is one.
+
+Discovery is a function call. A table filled by the side effect of an import would be emptied by
+the next clean-up of unused imports.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import detector.detectors
+from detector.base import Detector
+from schemas.errors import ConfigError
+
+__all__ = ["available", "build"]
+
+
+def available() -> dict[str, type[Detector]]:
+    """Return name to class of every detector found, sorted by name."""
+    found: dict[str, type[Detector]] = {}
+    for module_info in pkgutil.iter_modules(detector.detectors.__path__):
+        module = importlib.import_module(f"detector.detectors.{module_info.name}")
+        found[module.DETECTOR.name] = module.DETECTOR
+    return dict(sorted(found.items()))
+
+
+def build(
+    parameters: Mapping[str, Mapping[str, Any]] | None = None, disabled: Iterable[str] = ()
+) -> tuple[Detector, ...]:
+    """Make the detectors with their parameters.
+
+    Parameters
+    ----------
+    parameters
+        Detector name to overrides of its fields.
+    disabled
+        Names to leave out.
+
+    Raises
+    ------
+    ConfigError
+        If a detector or a parameter is unknown, or a value is refused.
+    """
+    classes = available()
+    overrides = parameters or {}
+    for name in [*overrides, *disabled]:
+        if name not in classes:
+            raise ConfigError(f"There is no detector {name!r}.{_nearest(name, classes)}")
+    left_out = set(disabled)
+    return tuple(
+        _make(cls, overrides.get(name, {})) for name, cls in classes.items() if name not in left_out
+    )
+
+
+def _make(cls: type[Detector], values: Mapping[str, Any]) -> Detector:
+    known = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]  # all are dataclasses
+    for key in values:
+        if key not in known:
+            raise ConfigError(
+                f"The detector {cls.name!r} has no parameter {key!r}.{_nearest(key, known)}"
+            )
+    try:
+        return cls(**values)
+    except (TypeError, ValueError) as exc:
+        raise ConfigError(f"The detector {cls.name!r} refuses its parameters: {exc}.") from exc
+
+
+def _nearest(word: str, words: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(words), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,203 @@
+"""From admitted messages to frames: each GPU once per frame, each node's ticks in order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from detector.admission import Admitted
+from detector.arrays import BoolArray, FloatArray, IntArray, StateTable
+from detector.fleet import Fleet, Layout, sees_gpus
+from detector.frame import Frame
+from schemas.metrics import METRIC_INDEX
+from schemas.sample import NodeSample
+
+__all__ = ["Round", "rounds"]
+
+_LOST = "error:15"  # nvmlReturn_t NVML_ERROR_GPU_IS_LOST
+_METRICS = len(METRIC_INDEX)
+_INTERVAL_WEIGHT = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """One message as arrays: ``values`` is (metrics in it, ticks, GPUs listed)."""
+
+    node_row: int
+    layout: Layout
+    ts: tuple[int, ...]
+    columns: IntArray
+    values: FloatArray
+    lost: BoolArray | None
+    absent: bool
+    gone_counts: bool
+    expected: float
+    known: float
+    stepped_back: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One frame of GPUs and the frame of their nodes."""
+
+    gpus: Frame
+    nodes: Frame
+
+
+def rounds(fleet: Fleet, admitted: Sequence[Admitted]) -> Iterator[Round]:
+    """Cut messages into rounds.
+
+    The k-th tick of a node among these messages stands in the k-th round. Nothing crosses
+    nodes, so another cut of the same stream gives every node the same ticks in the same order.
+    """
+    queue: dict[int, list[tuple[_Block, int]]] = defaultdict(list)
+    ticks_of: dict[int, int] = defaultdict(int)
+    for item in admitted:
+        block = _block(fleet, item)
+        for tick in range(item.first_tick, len(item.sample.ts)):
+            queue[ticks_of[item.node_row]].append((block, tick))
+            ticks_of[item.node_row] += 1
+    for number in range(len(queue)):
+        yield _round(fleet, queue[number])
+
+
+def _block(fleet: Fleet, item: Admitted) -> _Block:
+    sample = item.sample
+    layout = fleet.layout(item.node_row, sample)
+    node = fleet.nodes[item.node_row]
+    ticks, gpus = len(sample.ts), len(sample.gpu)
+    names = [name for name in sample.m if name in METRIC_INDEX]
+    flat: list[float | None] = []
+    for name in names:
+        flat += sample.m[name]
+    sees = sees_gpus(sample)
+    listed = sum(uuid not in sample.parents for uuid in sample.gpu)
+    return _Block(
+        node_row=item.node_row,
+        layout=layout,
+        ts=sample.ts,
+        columns=np.array([METRIC_INDEX[name] for name in names], dtype=np.int64),
+        # None becomes NaN here, and nowhere else.
+        values=np.array(flat, dtype=np.float64).reshape(len(names), ticks, gpus),
+        lost=_lost(sample) if sample.status else None,
+        absent=sees and (node.expected is None or listed < node.expected),
+        gone_counts=sees,
+        expected=float("nan") if node.expected is None or not sees else float(node.expected),
+        known=float(fleet.known(item.node_row)),
+        stepped_back=item.stepped_back,
+    )
+
+
+def _lost(sample: NodeSample) -> BoolArray | None:
+    """(ticks, GPUs): some reading of the GPU failed because the GPU is lost."""
+    cells = {
+        int(cell)
+        for codes in sample.status.values()
+        for cell, code in codes.items()
+        if code == _LOST and cell.isdigit()
+    }
+    size = len(sample.ts) * len(sample.gpu)
+    inside = [cell for cell in cells if cell < size]
+    if not inside:
+        return None
+    lost = np.zeros(size, dtype=bool)
+    lost[inside] = True
+    return lost.reshape(len(sample.ts), len(sample.gpu))
+
+
+def _round(fleet: Fleet, parts: list[tuple[_Block, int]]) -> Round:
+    # Without a well collector nothing is said of GPUs that are not listed: they are left out.
+    sizes = [
+        len(block.layout.rows) if block.gone_counts else block.layout.present for block, _ in parts
+    ]
+    ends = np.cumsum(sizes)
+    total = int(ends[-1])
+    x = np.full((_METRICS, total), np.nan)
+    lost, absent, gone = (np.zeros(total, dtype=bool) for _ in range(3))
+    rows = np.empty(total, dtype=np.int64)
+    for (block, tick), size, end in zip(parts, sizes, ends.tolist(), strict=True):
+        start, listed = end - size, end - size + block.layout.present
+        rows[start:end] = block.layout.rows[:size]
+        x[block.columns, start:listed] = block.values[:, tick, :]
+        gone[listed:end] = True
+        absent[listed:end] = block.absent
+        if block.lost is not None:
+            lost[start:listed] = block.lost[tick]
+    node_ts = np.array([block.ts[tick] for block, tick in parts], dtype=np.int64)
+    fresh = np.array([block.stepped_back and tick == 0 for block, tick in parts], dtype=bool)
+    ts, stepped = np.repeat(node_ts, sizes), np.repeat(fresh, sizes)
+    dt, interval = _time(fleet.gpu_table, rows, ts, stepped)
+    layouts = [(block.layout, size) for (block, _), size in zip(parts, sizes, strict=True)]
+    gpus = Frame(
+        rows=rows,
+        ts=ts,
+        dt=dt,
+        interval=interval,
+        x=x,
+        blocks=_blocks(np.array(sizes), ends),
+        lost=lost,
+        absent=absent,
+        gone=gone,
+        mig_parent=np.concatenate([layout.mig_parent[:size] for layout, size in layouts]),
+        mig_instance=np.concatenate([layout.mig_instance[:size] for layout, size in layouts]),
+        model=np.concatenate([layout.model[:size] for layout, size in layouts]),
+        job=np.concatenate([layout.job[:size] for layout, size in layouts]),
+    )
+    return Round(gpus=gpus, nodes=_node_frame(fleet, parts, node_ts, fresh))
+
+
+def _node_frame(
+    fleet: Fleet, parts: list[tuple[_Block, int]], ts: IntArray, stepped: BoolArray
+) -> Frame:
+    """One row per node, with what is counted there instead of metrics."""
+    size = len(parts)
+    rows = np.array([block.node_row for block, _ in parts], dtype=np.int64)
+    dt, interval = _time(fleet.node_table, rows, ts, stepped)
+    unset = np.zeros(size, dtype=bool)
+    unknown = np.full(size, -1, dtype=np.int64)
+    return Frame(
+        rows=rows,
+        ts=ts,
+        dt=dt,
+        interval=interval,
+        x=np.full((_METRICS, size), np.nan),
+        blocks=np.arange(size).reshape(size, 1),
+        lost=unset,
+        absent=unset,
+        gone=unset,
+        mig_parent=unset,
+        mig_instance=unset,
+        model=unknown,
+        job=unknown,
+        extra={
+            "expected_gpus": np.array([block.expected for block, _ in parts]),
+            "known_gpus": np.array([block.known for block, _ in parts]),
+        },
+    )
+
+
+def _time(
+    table: StateTable, rows: IntArray, ts: IntArray, stepped: BoolArray
+) -> tuple[FloatArray, FloatArray]:
+    """Distance to the rows' previous frames and their usual distance; both kept in the table."""
+    last = table["last_ts"][rows]
+    dt = np.where((last > 0) & ~stepped & (ts > last), (ts - last) / 1000.0, np.nan)
+    usual = table["interval"][rows].astype(np.float64)
+    # A gap moves the usual interval a little; a lasting change of rate moves it all the way.
+    near = np.clip(dt, usual / 3.0, usual * 3.0)
+    moved = usual + _INTERVAL_WEIGHT * (near - usual)
+    interval = np.where(np.isnan(usual), dt, np.where(np.isnan(dt), usual, moved))
+    table["last_ts"][rows] = ts
+    table["interval"][rows] = interval
+    return dt, interval
+
+
+def _blocks(sizes: IntArray, ends: IntArray) -> IntArray:
+    """(nodes, most GPUs) positions in the frame, -1 as padding."""
+    width = int(sizes.max(initial=0))
+    offsets = np.arange(width)
+    starts = ends - sizes
+    return np.where(offsets < sizes[:, None], starts[:, None] + offsets, -1)

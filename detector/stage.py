@@ -1,0 +1,161 @@
+"""Runs all detectors of one scope over a frame: step, episodes, words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from detector.arrays import IntArray, StateTable, prefixed, unprefixed
+from detector.base import Detector, RowView, Step
+from detector.episodes import EPISODE_FIELDS, advance, firing_rows
+from detector.frame import Frame
+from detector.wording import Spoken, alert_event, closing_event
+from schemas.alert import AlertEvent, Subject, fingerprint_of
+
+__all__ = ["CAUSES", "Stage"]
+
+AnyArray = np.ndarray[Any, np.dtype[Any]]  # state arrays have many dtypes
+_Kind = tuple[str, str]
+
+#: (family, kind) to the kinds on the same GPU that explain it, the likeliest first.
+CAUSES: dict[_Kind, tuple[_Kind, ...]] = {
+    ("gpu_lost", "missing"): (("gpu_lost", "lost"),),
+    ("throttling", "hw_thermal"): (("thermal_fault", "peer_outlier"),),
+    ("throttling", "sw_thermal"): (("thermal_fault", "peer_outlier"),),
+}
+# Causes are judged before what they cause, so that both may open in one frame.
+_ORDER = ("gpu_lost", "hardware_error", "telemetry", "thermal_fault")
+
+
+class Stage:
+    """Detectors of one scope with their state and episodes.
+
+    Parameters
+    ----------
+    detectors
+        Those whose rows are this stage's rows.
+    subject_of
+        Row of the table and frame position to the subject of an alert.
+    labels_of
+        Row of the table to the labels of its node.
+    """
+
+    def __init__(
+        self,
+        detectors: Iterable[Detector],
+        subject_of: Callable[[int, int, Frame], Subject],
+        labels_of: Callable[[int], dict[str, str]],
+    ) -> None:
+        self.detectors = sorted(detectors, key=_rank)
+        self._subject_of = subject_of
+        self._labels_of = labels_of
+        self._states = {d.name: StateTable(d.fields()) for d in self.detectors}
+        self._episodes = {
+            (d.family, spec.kind): StateTable(EPISODE_FIELDS)
+            for d in self.detectors
+            for spec in d.kinds
+        }
+
+    def grow(self, rows: int) -> None:
+        """Make room for new rows."""
+        for table in self._tables().values():
+            table.grow(rows)
+
+    def close(
+        self, rows: IntArray, subjects: Mapping[int, Subject], at_ms: int, reason: str
+    ) -> list[AlertEvent]:
+        """Begin anew for the given rows; alerts that are open there end with ``reason``."""
+        events = []
+        for detector in self.detectors:
+            for spec in detector.kinds:
+                table = self._episodes[detector.family, spec.kind]
+                events += [
+                    closing_event(
+                        detector,
+                        spec.kind,
+                        subjects[row],
+                        started_ms=int(table["onset"][row]),
+                        ended_ms=at_ms,
+                        seq=int(table["seq"][row]) + 1,
+                        severity=int(table["severity"][row]),
+                        reason=reason,
+                    )
+                    for row in rows[firing_rows(table, rows)].tolist()
+                ]
+        for table in self._tables().values():
+            table.reset(rows)
+        return events
+
+    def run(self, frame: Frame) -> list[AlertEvent]:
+        """Judge one frame and return the alerts that changed."""
+        events: list[AlertEvent] = []
+        for detector in self.detectors:
+            table = self._states[detector.name]
+            firing = {
+                spec.kind: firing_rows(self._episodes[detector.family, spec.kind], frame.rows)
+                for spec in detector.kinds
+            }
+            step = detector.step(frame, table.gather(frame.rows), firing)
+            table.scatter(frame.rows, step.state)
+            for spec in detector.kinds:
+                episodes = self._episodes[detector.family, spec.kind]
+                for moved in advance(episodes, spec, frame, step.judgements[spec.kind]):
+                    spoken = self._spoken(detector, spec.kind, frame, step, moved)
+                    events.append(alert_event(spoken))
+        return events
+
+    def _spoken(
+        self, detector: Detector, kind: str, frame: Frame, step: Step, moved: Any
+    ) -> Spoken:
+        subject = self._subject_of(moved.row, moved.position, frame)
+        return Spoken(
+            detector=detector,
+            kind=kind,
+            transition=moved,
+            row=RowView(frame, step, moved.position),
+            subject=subject,
+            caused_by=self._cause(detector.family, kind, moved.row, subject),
+            labels=self._labels_of(moved.row) or None,
+        )
+
+    def _cause(self, family: str, kind: str, row: int, subject: Subject) -> str | None:
+        """Fingerprint of the open alert on the same row that explains this one."""
+        for cause in CAUSES.get((family, kind), ()):
+            episodes = self._episodes.get(cause)
+            if episodes is not None and firing_rows(episodes, np.array([row]))[0]:
+                return fingerprint_of(*cause, subject)
+        return None
+
+    def open_count(self) -> int:
+        """Count the open episodes."""
+        return sum(int((table["phase"] == 2).sum()) for table in self._episodes.values())
+
+    def bytes_per_row(self) -> int:
+        """Size of one row's state and episodes, in bytes."""
+        return sum(table.bytes_per_row() for table in self._tables().values())
+
+    def _tables(self) -> dict[str, StateTable]:
+        states = {f"state/{name}": table for name, table in self._states.items()}
+        episodes = {f"episode/{f}/{k}": table for (f, k), table in self._episodes.items()}
+        return states | episodes
+
+    def dump(self) -> dict[str, AnyArray]:
+        """Return all arrays for a snapshot."""
+        arrays: dict[str, AnyArray] = {}
+        for name, table in self._tables().items():
+            arrays |= prefixed(name, table.dump())
+        return arrays
+
+    def load(self, arrays: Mapping[str, AnyArray], rows: int) -> list[str]:
+        """Take over saved arrays; return the names that did not fit and start fresh."""
+        dropped: list[str] = []
+        for name, table in self._tables().items():
+            dropped += [f"{name}/{part}" for part in table.load(unprefixed(name, arrays), rows)]
+        return dropped
+
+
+def _rank(detector: Detector) -> tuple[int, str]:
+    known = detector.family in _ORDER
+    return (_ORDER.index(detector.family) if known else len(_ORDER), detector.name)

@@ -1,0 +1,1 @@
+"""Online statistics, one idea per file: pure functions over arrays, time-aware, NaN-safe."""
