@@ -176,6 +176,46 @@ def serve(config: ConfigOption = None) -> None:
 
 
 @app.command()
+def replay(  # noqa: PLR0917 - one per option
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Recordings.")],
+    alerts: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT.jsonl", help="Write the alerts as JSON lines; - is stdout."),
+    ] = None,
+    format_: Annotated[
+        str,
+        typer.Option("--format", metavar="auto|nvidia-smi|jsonl|csv", help="Form of the files."),
+    ] = "auto",
+    map_file: Annotated[
+        Path | None, typer.Option("--map", metavar="MAP.toml", help="What the columns mean.")
+    ] = None,
+    timezone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help="Zone of times that carry none.")
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Node, where the recording names none.")
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Run recorded telemetry through the detector and report what it finds."""
+    settings = _load(config).settings
+    from foreshock.logs import set_up_logging
+    from foreshock.replay import run_replay
+
+    set_up_logging("warning", settings.log_format)
+    code = run_replay(
+        files,
+        alerts_out=alerts,
+        format=format_,
+        map_path=map_file,
+        timezone=timezone,
+        node=node,
+        settings=settings.detector,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
 def doctor(config: ConfigOption = None) -> None:
     """Check driver, bus, store, data directory, clock and ports, and say what to do."""
     loaded = _load(config)

@@ -16,12 +16,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
 import orjson
+import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from foreshock.service import Service
 from schemas.errors import ConfigError
 
 __all__ = ["HealthServer", "is_loopback"]
+
+_log = structlog.get_logger()
 
 
 def is_loopback(host: str) -> bool:
@@ -179,6 +182,7 @@ class HealthServer:
             daemon=True,
         )
         self._thread.start()
+        _log.info("health_listening", service=service.name, host=host, port=self.port)
 
     @property
     def port(self) -> int:

@@ -126,6 +126,7 @@ def run_services(
     with _signals(received.append):
         for runner in runners:
             runner.thread.start()
+        _log.info("service_running", services=[runner.name for runner in runners])
         while not stop.wait(_POLL_SECONDS):
             if received:
                 _log.info("stop_requested", signal=signal.Signals(received[0]).name)
