@@ -1,0 +1,246 @@
+"""The queue of notifications in the store: claim, finish, release.
+
+A claim leases a delivery for a while. Who dies holding a lease loses it when it ends, and the
+delivery is sent again under the same webhook id: at least once, never lost.
+
+Order: only the oldest unfinished delivery of an (endpoint, alert) can be claimed, so "resolved"
+never overtakes "firing"; a dead one lets the next go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from api.database import Database
+from api.notify.retry import Decision, Outcome, Verdict
+from api.settings import EndpointSettings
+from api.tables import DeliveryState, attempt, delivery, endpoint, event
+
+__all__ = ["Claim", "Outbox"]
+
+_WAITING = (DeliveryState.PENDING, DeliveryState.LEASED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A delivery that this process may send now.
+
+    Parameters
+    ----------
+    id, endpoint, webhook_id
+        Which delivery, to whom, under which id.
+    attempts, refusals
+        Made so far, this one not included.
+    event
+        The AlertEvent as decoded JSON.
+    """
+
+    id: int
+    endpoint: str
+    webhook_id: str
+    attempts: int
+    refusals: int
+    event: Mapping[str, Any]  # decoded JSON
+
+
+class Outbox:
+    """Claims and finishes deliveries for one process.
+
+    Parameters
+    ----------
+    database
+        The store.
+    owner
+        Unique name of this process's leases.
+    lease_seconds
+        How long a lease lasts without renewal.
+    """
+
+    def __init__(self, database: Database, *, owner: str, lease_seconds: float) -> None:
+        self._database = database
+        self._owner = owner
+        self._lease_ms = int(lease_seconds * 1000)
+
+    def sync_endpoints(self, endpoints: Sequence[EndpointSettings], now_ms: int) -> None:
+        """Show the operator's endpoints; cancel what waits for one that is gone or disabled."""
+        active = [e.name for e in endpoints if e.enabled]
+        with self._database.write() as connection:
+            connection.execute(sa.delete(endpoint))
+            for settings in endpoints:
+                connection.execute(
+                    sa.insert(endpoint).values(
+                        name=settings.name,
+                        type=settings.type,
+                        severity_min=settings.severity_min.value,
+                        enabled=settings.enabled,
+                        host=settings.host,
+                        seen_ms=now_ms,
+                    )
+                )
+            connection.execute(
+                sa.update(delivery)
+                .where(delivery.c.state.in_(_WAITING), delivery.c.endpoint.not_in(active))
+                .values(
+                    state=DeliveryState.CANCELLED,
+                    last_error="the endpoint is disabled or no longer in the settings",
+                    finished_ms=now_ms,
+                    lease_by=None,
+                    lease_until_ms=None,
+                )
+            )
+
+    def next_due_ms(self) -> int | None:
+        """Return when the earliest waiting delivery is due or its lease ends; None if none is."""
+        due = sa.select(sa.func.min(delivery.c.next_at_ms)).where(
+            delivery.c.state == DeliveryState.PENDING
+        )
+        lapsing = sa.select(sa.func.min(delivery.c.lease_until_ms)).where(
+            delivery.c.state == DeliveryState.LEASED
+        )
+        with self._database.read() as connection:
+            times = [connection.execute(due).scalar(), connection.execute(lapsing).scalar()]
+        return min((t for t in times if t is not None), default=None)
+
+    def claim(self, room: Mapping[str, int], limit: int, now_ms: int) -> list[Claim]:
+        """Lease what is due.
+
+        Parameters
+        ----------
+        room
+            Attempts that may still be started, per endpoint name.
+        limit
+            Attempts that may still be started over all endpoints.
+        now_ms
+            Unix milliseconds.
+        """
+        claims: list[Claim] = []
+        with self._database.write() as connection:
+            connection.execute(_RETURN_LAPSED, {"now": now_ms})
+            for name, free in room.items():
+                wanted = min(free, limit - len(claims))
+                if wanted > 0:
+                    claims += self._claim_of(connection, name, wanted, now_ms)
+        return claims
+
+    def _claim_of(
+        self, connection: sa.Connection, name: str, wanted: int, now_ms: int
+    ) -> list[Claim]:
+        rows = connection.execute(_DUE, {"name": name, "now": now_ms, "wanted": wanted}).all()
+        claims = [
+            Claim(
+                id=row.id,
+                endpoint=name,
+                webhook_id=row.webhook_id,
+                attempts=row.attempts,
+                refusals=row.refusals,
+                event=orjson.loads(row.payload),
+            )
+            for row in rows
+        ]
+        self._lease(connection, [c.id for c in claims], now_ms)
+        return claims
+
+    def _lease(self, connection: sa.Connection, ids: Collection[int], now_ms: int) -> None:
+        if ids:
+            connection.execute(
+                sa.update(delivery)
+                .where(delivery.c.id.in_(ids))
+                .values(
+                    state=DeliveryState.LEASED,
+                    lease_by=self._owner,
+                    lease_until_ms=now_ms + self._lease_ms,
+                )
+            )
+
+    def renew(self, ids: Collection[int], now_ms: int) -> None:
+        """Keep the leases of attempts that are still under way."""
+        with self._database.write() as connection:
+            self._lease(connection, ids, now_ms)
+
+    def finish(
+        self,
+        claim: Claim,
+        outcome: Outcome,
+        decision: Decision,
+        *,
+        started_ms: int,
+        now_ms: int,
+    ) -> None:
+        """Store what an attempt came to; nothing changes if the lease was lost meanwhile."""
+        state = DeliveryState.PENDING
+        if decision.done or decision.dead:
+            state = DeliveryState.DONE if decision.done else DeliveryState.DEAD
+        permanent = outcome.verdict is Verdict.PERMANENT
+        with self._database.write() as connection:
+            connection.execute(
+                sa.insert(attempt).values(
+                    delivery_id=claim.id,
+                    number=claim.attempts + 1,
+                    started_ms=started_ms,
+                    duration_ms=max(0, now_ms - started_ms),
+                    status=outcome.status,
+                    error=outcome.error,
+                )
+            )
+            connection.execute(
+                sa.update(delivery)
+                .where(delivery.c.id == claim.id, delivery.c.lease_by == self._owner)
+                .values(
+                    state=state,
+                    attempts=claim.attempts + 1,
+                    refusals=claim.refusals + permanent,
+                    next_at_ms=now_ms + round(decision.wait_seconds * 1000),
+                    lease_by=None,
+                    lease_until_ms=None,
+                    last_status=outcome.status,
+                    last_error=outcome.error,
+                    finished_ms=now_ms if state != DeliveryState.PENDING else None,
+                )
+            )
+
+    def release(self) -> None:
+        """Give back every lease of this process: at its end."""
+        with self._database.write() as connection:
+            connection.execute(
+                sa.update(delivery)
+                .where(delivery.c.state == DeliveryState.LEASED, delivery.c.lease_by == self._owner)
+                .values(state=DeliveryState.PENDING, lease_by=None, lease_until_ms=None)
+            )
+
+
+_earlier = delivery.alias("earlier")
+_DUE = (
+    sa.select(
+        delivery.c.id,
+        delivery.c.webhook_id,
+        delivery.c.attempts,
+        delivery.c.refusals,
+        event.c.payload,
+    )
+    .join(event, event.c.id == delivery.c.event_id)
+    .where(
+        delivery.c.endpoint == sa.bindparam("name"),
+        delivery.c.state == DeliveryState.PENDING,
+        delivery.c.next_at_ms <= sa.bindparam("now"),
+        ~sa.exists().where(
+            _earlier.c.endpoint == delivery.c.endpoint,
+            _earlier.c.alert_id == delivery.c.alert_id,
+            _earlier.c.id < delivery.c.id,
+            _earlier.c.state.in_(_WAITING),
+        ),
+    )
+    .order_by(delivery.c.id)
+    .limit(sa.bindparam("wanted"))
+)
+_RETURN_LAPSED = (
+    sa.update(delivery)
+    .where(
+        delivery.c.state == DeliveryState.LEASED, delivery.c.lease_until_ms < sa.bindparam("now")
+    )
+    .values(state=DeliveryState.PENDING, lease_by=None, lease_until_ms=None)
+)

@@ -1,0 +1,198 @@
+"""The loop that sends what the outbox holds."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from api.metrics import ApiMetrics
+from api.notify.base import Adapter, Notice
+from api.notify.outbox import Claim, Outbox
+from api.notify.retry import Outcome, Verdict, decide
+from api.notify.sender import Sender, SendError
+from api.settings import DeliverySettings
+from schemas.errors import DataDirError, StoreError
+
+__all__ = ["DeliveryWorker", "Target"]
+
+_IDLE_SECONDS = 1.0
+_STOP_SECONDS = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """An endpoint as the worker needs it."""
+
+    adapter: Adapter
+    allow_private: bool
+
+
+class DeliveryWorker:
+    """Claims due deliveries and sends each in a thread of its own.
+
+    The threads are daemons: a receiver that answers a byte at a time must not hold up the end
+    of the process. Its delivery is sent again after the lease, under the same id.
+
+    Parameters
+    ----------
+    outbox, targets, sender
+        What to send, to whom, by what.
+    settings
+        Schedule, limits, leases.
+    metrics
+        Counters.
+    now_ms
+        Clock, unix milliseconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        outbox: Outbox,
+        targets: Mapping[str, Target],
+        sender: Sender,
+        settings: DeliverySettings,
+        metrics: ApiMetrics,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._outbox = outbox
+        self._targets = dict(targets)
+        self._sender = sender
+        self._settings = settings
+        self._metrics = metrics
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._under_way: dict[int, str] = {}
+        self._renewed_at = time.monotonic()
+        self._wake = threading.Event()
+        self._random = random.Random()
+        self.problem: str | None = None
+        self.beat = time.monotonic()
+
+    def wake(self) -> None:
+        """Say that something may be due. Safe from any thread."""
+        self._wake.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Send until ``stop`` is set, then wait a little for what is under way."""
+        while not stop.is_set():
+            self.beat = time.monotonic()
+            self._wake.clear()
+            try:
+                self._step()
+            except (StoreError, DataDirError) as exc:
+                self._report(str(exc))
+            except Exception as exc:  # noqa: BLE001 - the loop of a service outlives one failure
+                _log.exception("delivery_loop_failed", error=type(exc).__name__)
+                self._report(f"The delivery loop failed: {type(exc).__name__}.")
+            if not stop.is_set():
+                self._wake.wait(_IDLE_SECONDS)
+        self._end()
+
+    def _step(self) -> None:
+        now_ms = self._now_ms()
+        self._renew(now_ms)
+        due_ms = self._outbox.next_due_ms()
+        self.problem = None
+        if due_ms is None or due_ms > now_ms:
+            return
+        with self._lock:
+            busy = Counter(self._under_way.values())
+        limit = self._settings.concurrency - busy.total()
+        room = {name: self._settings.per_endpoint - busy[name] for name in self._targets}
+        if limit <= 0 or not any(free > 0 for free in room.values()):
+            return
+        claims = self._outbox.claim(room, limit, now_ms)
+        with self._lock:
+            self._under_way.update({claim.id: claim.endpoint for claim in claims})
+        for claim in claims:
+            threading.Thread(
+                target=self._deliver, args=(claim,), name="foreshock-deliver", daemon=True
+            ).start()
+
+    def _renew(self, now_ms: int) -> None:
+        if time.monotonic() - self._renewed_at < self._settings.lease_seconds / 3:
+            return
+        self._renewed_at = time.monotonic()
+        with self._lock:
+            ids = list(self._under_way)
+        if ids:
+            self._outbox.renew(ids, now_ms)
+
+    def _deliver(self, claim: Claim) -> None:
+        """One attempt, from claim to result; runs in its own thread and never raises."""
+        try:
+            started_ms = self._now_ms()
+            outcome = self._attempt(claim, started_ms)
+            self._finish(claim, outcome, started_ms)
+        except (StoreError, DataDirError) as exc:
+            # The lease ends by itself and the delivery is sent again: a duplicate, not a loss.
+            self._report(str(exc))
+        except Exception as exc:  # noqa: BLE001 - one bad delivery must not stop the others
+            _log.exception("delivery_failed", endpoint=claim.endpoint, error=type(exc).__name__)
+            self._metrics.delivery_errors.inc()
+        finally:
+            with self._lock:
+                self._under_way.pop(claim.id, None)
+            self._wake.set()
+
+    def _attempt(self, claim: Claim, now_ms: int) -> Outcome:
+        target = self._targets[claim.endpoint]
+        notice = Notice(webhook_id=claim.webhook_id, attempt=claim.attempts + 1, event=claim.event)
+        request = target.adapter.request(notice, now_seconds=now_ms // 1000)
+        try:
+            answer = self._sender.send(request, allow_private=target.allow_private)
+        except SendError as exc:
+            verdict = Verdict.PERMANENT if exc.permanent else Verdict.TRANSIENT
+            return Outcome(verdict=verdict, error=str(exc))
+        return target.adapter.judge(answer, now_seconds=self._now_ms() / 1000)
+
+    def _finish(self, claim: Claim, outcome: Outcome, started_ms: int) -> None:
+        decision = decide(
+            outcome,
+            attempts=claim.attempts + 1,
+            refusals=claim.refusals + (outcome.verdict is Verdict.PERMANENT),
+            schedule=self._settings.schedule_seconds,
+            permanent_retry_seconds=self._settings.permanent_retry_seconds,
+            jitter=self._random.uniform(-1.0, 1.0),
+        )
+        now_ms = self._now_ms()
+        self._outbox.finish(claim, outcome, decision, started_ms=started_ms, now_ms=now_ms)
+        self._metrics.attempts.labels(endpoint=claim.endpoint, result=outcome.verdict.value).inc()
+        self._metrics.attempt_seconds.labels(endpoint=claim.endpoint).observe(
+            max(0, now_ms - started_ms) / 1000
+        )
+        if decision.dead:
+            _log.error(
+                "delivery_dead",
+                endpoint=claim.endpoint,
+                webhook_id=claim.webhook_id,
+                attempts=claim.attempts + 1,
+                error=outcome.error,
+            )
+
+    def _report(self, problem: str) -> None:
+        self._metrics.delivery_errors.inc()
+        if problem != self.problem:
+            _log.error("delivery_stopped", error=problem)
+        self.problem = problem
+
+    def _end(self) -> None:
+        """Claim no more; wait a little for what is under way."""
+        deadline = time.monotonic() + _STOP_SECONDS
+        while self._under_way and time.monotonic() < deadline:
+            self._wake.wait(0.1)
+            self._wake.clear()
+        try:
+            if not self._under_way:
+                self._outbox.release()
+        except (StoreError, DataDirError) as exc:
+            _log.warning("leases_not_released", error=str(exc))

@@ -1,0 +1,123 @@
+"""Errors of the HTTP surface as RFC 9457 problem documents.
+
+They say what is wrong with which part of the request; they never repeat a value, which may be
+a secret.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+
+import orjson
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from schemas.errors import DataDirError, StoreError
+
+__all__ = ["PROBLEM_TYPE", "Problem", "ProblemError", "install", "problem_body"]
+
+PROBLEM_TYPE = "application/problem+json"
+_log = structlog.get_logger(__name__)
+
+
+class ProblemError(BaseModel):
+    """One fault of a request."""
+
+    pointer: str = Field(description="Where: query/limit, path/alert_id, header/last-event-id.")
+    code: str = Field(description="Fixed word for programs.")
+    message: str = Field(description="Sentence for people.")
+
+
+class Problem(BaseModel):
+    """RFC 9457 problem document."""
+
+    type: str = Field(default="about:blank", description="Kind of problem.")
+    title: str = Field(description="Short text of the status.")
+    status: int = Field(description="HTTP status.")
+    detail: str = Field(description="What happened and what to do.")
+    request_id: str = Field(description="Also in the server's log.")
+    errors: list[ProblemError] = Field(default_factory=list, description="Faults, one by one.")
+
+
+def problem_body(
+    status: int, detail: str, errors: Sequence[Mapping[str, str]] = (), request_id: str = ""
+) -> bytes:
+    """Encode a problem document."""
+    return orjson.dumps(
+        {
+            "type": "about:blank",
+            "title": HTTPStatus(status).phrase,
+            "status": status,
+            "detail": detail,
+            "request_id": request_id or secrets.token_hex(8),
+            "errors": list(errors),
+        }
+    )
+
+
+def _respond(
+    status: int,
+    detail: str,
+    errors: Sequence[Mapping[str, str]] = (),
+    headers: Mapping[str, str] | None = None,
+    request_id: str = "",
+) -> Response:
+    return Response(
+        problem_body(status, detail, errors, request_id),
+        status_code=status,
+        media_type=PROBLEM_TYPE,
+        headers=dict(headers or {}),
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the application with a problem document."""
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(StoreError, _store)
+    app.add_exception_handler(DataDirError, _store)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _http(_request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, HTTPException)  # noqa: S101 - registered for this class only
+    return _respond(exc.status_code, exc.detail, headers=exc.headers)
+
+
+def _invalid(_request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, RequestValidationError)  # noqa: S101 - registered for this class only
+    errors = [
+        {
+            "pointer": "/".join(str(part) for part in fault["loc"]),
+            "code": str(fault["type"]),
+            # What stands behind a comma may quote the value.
+            "message": str(fault["msg"]).partition(",")[0],
+        }
+        for fault in exc.errors()
+    ]
+    return _respond(422, "The request has values that cannot be used; see errors.", errors)
+
+
+def _store(_request: Request, exc: Exception) -> Response:
+    request_id = secrets.token_hex(8)
+    _log.error("request_failed", request_id=request_id, error=str(exc))
+    return _respond(
+        503,
+        "The alert store cannot answer now; /readyz says why.",
+        headers={"retry-after": "5"},
+        request_id=request_id,
+    )
+
+
+def _unexpected(_request: Request, exc: Exception) -> Response:
+    request_id = secrets.token_hex(8)
+    _log.error("request_crashed", request_id=request_id, error=type(exc).__name__, exc_info=exc)
+    return _respond(
+        500, "The server failed; its log has more under request_id.", request_id=request_id
+    )

@@ -1,0 +1,271 @@
+"""Reads of the store: pages of alerts, events and deliveries.
+
+Pages are cut by key, never by offset, and alerts are sorted by their start, which never
+changes: whoever pages through the list while alerts arrive sees every older alert once.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from api.database import Database
+from api.tables import DeliveryState, alert, delivery, endpoint, event
+from schemas.alert import AlertState, Severity, rfc3339
+
+__all__ = ["AlertFilter", "CursorError", "Queries"]
+
+Json = dict[str, Any]  # decoded JSON, any value
+
+
+class CursorError(ValueError):
+    """A cursor was not made by this service."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertFilter:
+    """Which alerts; None leaves a condition out.
+
+    Parameters
+    ----------
+    since_ms, until_ms
+        Alerts that were open at some time in [since, until), unix milliseconds.
+    text
+        Part of the summary, node, GPU, job or kind, whatever the case of ASCII letters.
+    """
+
+    state: AlertState | None = None
+    severity_min: Severity | None = None
+    family: str | None = None
+    kind: str | None = None
+    node: str | None = None
+    gpu: str | None = None
+    job: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    text: str | None = None
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        """Return the filter as SQL conditions."""
+        found: list[sa.ColumnElement[bool]] = [
+            column == value
+            for column, value in (
+                (alert.c.state, self.state.value if self.state else None),
+                (alert.c.family, self.family),
+                (alert.c.kind, self.kind),
+                (alert.c.node, self.node),
+                (alert.c.gpu_uuid, self.gpu),
+                (alert.c.job, self.job),
+            )
+            if value is not None
+        ]
+        if self.severity_min is not None:
+            found.append(alert.c.severity_rank >= self.severity_min.rank)
+        if self.since_ms is not None:
+            found.append(sa.or_(alert.c.ended_ms.is_(None), alert.c.ended_ms >= self.since_ms))
+        if self.until_ms is not None:
+            found.append(alert.c.started_ms < self.until_ms)
+        if self.text:
+            columns = (alert.c.summary, alert.c.node, alert.c.gpu_uuid, alert.c.job, alert.c.kind)
+            found.append(sa.or_(*(c.icontains(self.text, autoescape=True) for c in columns)))
+        return found
+
+
+class Queries:
+    """Reads for the HTTP surface. Safe to share between threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def alerts(
+        self, wanted: AlertFilter, *, limit: int, cursor: str | None
+    ) -> tuple[list[Json], str | None]:
+        """Return a page of alerts, newest start first, and the cursor of the next page."""
+        query = (
+            sa.select(alert)
+            .where(*wanted.conditions())
+            .order_by(alert.c.started_ms.desc(), alert.c.alert_id.desc())
+            .limit(limit + 1)
+        )
+        if cursor is not None:
+            started_ms, alert_id = _decode(cursor, (int, str))
+            key = sa.tuple_(alert.c.started_ms, alert.c.alert_id)
+            query = query.where(key < sa.tuple_(sa.literal(started_ms), sa.literal(alert_id)))
+        with self._database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        page = rows[:limit]
+        more = len(rows) > limit
+        after = _encode((page[-1]["started_ms"], page[-1]["alert_id"])) if more else None
+        return [_alert(row, series=False) for row in page], after
+
+    def open_alerts(self, limit: int) -> list[Json]:
+        """Return the open alerts, gravest first, then newest."""
+        query = (
+            sa.select(alert)
+            .where(alert.c.state == AlertState.FIRING.value)
+            .order_by(alert.c.severity_rank.desc(), alert.c.started_ms.desc())
+            .limit(limit)
+        )
+        with self._database.read() as connection:
+            return [_alert(row, series=False) for row in connection.execute(query).mappings()]
+
+    def alert(self, alert_id: str) -> Json | None:
+        """Return one alert with its series, or None."""
+        query = sa.select(alert).where(alert.c.alert_id == alert_id)
+        with self._database.read() as connection:
+            row = connection.execute(query).mappings().one_or_none()
+        return None if row is None else _alert(row, series=True)
+
+    def timeline(self, alert_id: str, limit: int) -> list[Json]:
+        """Return the newest events of one alert, oldest first."""
+        query = (
+            sa.select(event)
+            .where(event.c.alert_id == alert_id)
+            # A conclusion of the store follows the detector's event of the same seq.
+            .order_by(event.c.seq.desc(), event.c.origin, event.c.id.desc())
+            .limit(limit)
+        )
+        with self._database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        return [_event(row) for row in reversed(rows)]
+
+    def events_after(self, after: int, limit: int) -> list[Json]:
+        """Return events of the log after an id, oldest first."""
+        query = sa.select(event).where(event.c.id > after).order_by(event.c.id).limit(limit)
+        with self._database.read() as connection:
+            return [_event(row) for row in connection.execute(query).mappings()]
+
+    def last_event_id(self) -> int:
+        """Return the newest id of the event log; 0 if it is empty."""
+        with self._database.read() as connection:
+            return connection.execute(sa.select(sa.func.max(event.c.id))).scalar() or 0
+
+    def counts(self) -> dict[tuple[str, str, str], int]:
+        """Return the number of alerts by (state, severity, family)."""
+        columns = (alert.c.state, alert.c.severity, alert.c.family)
+        query = sa.select(*columns, sa.func.count()).group_by(*columns)
+        with self._database.read() as connection:
+            return {(r[0], r[1], r[2]): r[3] for r in connection.execute(query)}
+
+    def endpoints(self) -> list[Json]:
+        """Return the endpoints, secrets masked, with their deliveries by state."""
+        tally = sa.select(delivery.c.endpoint, delivery.c.state, sa.func.count()).group_by(
+            delivery.c.endpoint, delivery.c.state
+        )
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(endpoint).order_by(endpoint.c.name)).mappings()
+            found = [dict(row) for row in rows]
+            numbers = {(r[0], r[1]): r[2] for r in connection.execute(tally)}
+        return [
+            {
+                "name": row["name"],
+                "type": row["type"],
+                "url": f"{row['host']}/****",
+                "secret": "****",
+                "severity_min": row["severity_min"],
+                "enabled": row["enabled"],
+                "deliveries": {s: numbers.get((row["name"], s), 0) for s in _DELIVERY_STATES},
+                "read_only": True,
+            }
+            for row in found
+        ]
+
+    def deliveries(
+        self, *, state: str | None, endpoint_name: str | None, limit: int, cursor: str | None
+    ) -> tuple[list[Json], str | None]:
+        """Return a page of deliveries, newest first, and the cursor of the next page."""
+        query = sa.select(delivery).order_by(delivery.c.id.desc()).limit(limit + 1)
+        if state is not None:
+            query = query.where(delivery.c.state == state)
+        if endpoint_name is not None:
+            query = query.where(delivery.c.endpoint == endpoint_name)
+        if cursor is not None:
+            (before,) = _decode(cursor, (int,))
+            query = query.where(delivery.c.id < before)
+        with self._database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        page = rows[:limit]
+        after = _encode((page[-1]["id"],)) if len(rows) > limit else None
+        return [_delivery(row) for row in page], after
+
+
+_DELIVERY_STATES = (
+    DeliveryState.PENDING,
+    DeliveryState.LEASED,
+    DeliveryState.DONE,
+    DeliveryState.DEAD,
+    DeliveryState.CANCELLED,
+)
+
+# Any: a row mapping is untyped.
+_Row = Mapping[Any, Any]
+
+
+def _alert(row: _Row, *, series: bool) -> Json:
+    shown: Json = orjson.loads(row["payload"])
+    shown["state"] = row["state"]
+    shown["ended_at"] = _time(row["ended_ms"])
+    shown["end_reason"] = row["end_reason"]
+    shown["last_seen_at"] = rfc3339(row["last_seen_ms"])
+    shown["received_at"] = rfc3339(row["received_ms"])
+    if not series:
+        shown["series"] = []
+    return shown
+
+
+def _event(row: _Row) -> Json:
+    return {
+        "id": row["id"],
+        "alert_id": row["alert_id"],
+        "seq": row["seq"],
+        "origin": row["origin"],
+        "state": row["state"],
+        "severity": row["severity"],
+        "received_at": rfc3339(row["received_ms"]),
+        "event": orjson.loads(row["payload"]),
+    }
+
+
+def _delivery(row: _Row) -> Json:
+    waiting = row["state"] == DeliveryState.PENDING
+    return {
+        "id": row["id"],
+        "endpoint": row["endpoint"],
+        "alert_id": row["alert_id"],
+        "event_id": row["event_id"],
+        "webhook_id": row["webhook_id"],
+        "state": row["state"],
+        "attempts": row["attempts"],
+        "next_attempt_at": _time(row["next_at_ms"]) if waiting else None,
+        "last_status": row["last_status"],
+        "last_error": row["last_error"],
+        "created_at": rfc3339(row["created_ms"]),
+        "finished_at": _time(row["finished_ms"]),
+    }
+
+
+def _time(unix_ms: int | None) -> str | None:
+    return None if unix_ms is None else rfc3339(unix_ms)
+
+
+def _encode(key: tuple[object, ...]) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(key)).decode().rstrip("=")
+
+
+# Any: the values have the types asked for, which a tuple type cannot say.
+def _decode(cursor: str, types: tuple[type, ...]) -> tuple[Any, ...]:
+    try:
+        key = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, binascii.Error) as exc:
+        raise CursorError("the cursor is damaged") from exc
+    if not isinstance(key, list) or [type(part) for part in key] != list(types):
+        raise CursorError("the cursor is of another list")
+    if any(isinstance(part, int) and abs(part) > 2**62 for part in key):
+        raise CursorError("the cursor is damaged")
+    return tuple(key)

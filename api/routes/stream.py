@@ -1,0 +1,92 @@
+"""``/v1/events`` and ``/v1/stream``: the event log, polled or pushed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import Response
+from fastapi.sse import EventSourceResponse, format_sse_event
+from starlette.concurrency import run_in_threadpool
+
+from api.feed import Feed
+from api.metrics import ApiMetrics
+from api.models import EventPage
+from api.queries import Queries
+from api.routes.parts import MAX_ID, PROBLEMS, FeedOf, Limit, QueriesOf, json_answer
+
+__all__ = ["REPLAY_LIMIT", "router"]
+
+router = APIRouter(prefix="/v1", tags=["events"], responses=PROBLEMS)
+
+#: Who missed more reads the lists again instead.
+REPLAY_LIMIT = 10_000
+_PAGE = 200
+
+
+@router.get("/events", response_model=EventPage, summary="Read the event log after an id")
+def list_events(
+    queries: QueriesOf,
+    after: Annotated[int, Query(ge=0, le=MAX_ID, description="Last id already read.")] = 0,
+    limit: Limit = 100,
+) -> Response:
+    """Return events in the order in which the store took them."""
+    events = queries.events_after(after, limit)
+    return json_answer({"events": events, "last_id": events[-1]["id"] if events else after})
+
+
+@router.get(
+    "/stream",
+    response_class=EventSourceResponse,
+    summary="Follow alert events as they come (server-sent events)",
+)
+async def stream(
+    request: Request,
+    queries: QueriesOf,
+    feed: FeedOf,
+    last_event_id: Annotated[int | None, Header(ge=0, le=MAX_ID)] = None,
+) -> EventSourceResponse:
+    """Send each event as ``alert`` with the log's id; resume with ``Last-Event-ID``.
+
+    Without ``Last-Event-ID`` only new events come. Who has missed more than 10,000 gets one
+    event ``resync``: read the lists again. A comment every 15 s shows that the line is alive.
+    """
+    metrics: ApiMetrics = request.app.state.metrics
+    heartbeat: float = request.app.state.settings.heartbeat_seconds
+    return EventSourceResponse(
+        _follow(queries, feed, metrics, last_event_id, heartbeat),
+        headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
+    )
+
+
+async def _follow(
+    queries: Queries,
+    feed: Feed,
+    metrics: ApiMetrics,
+    last_event_id: int | None,
+    heartbeat_seconds: float,
+) -> AsyncIterator[bytes]:
+    listener = feed.listen()  # before the first look, so that nothing falls between
+    metrics.streams.inc()
+    try:
+        newest = await run_in_threadpool(queries.last_event_id)
+        position = newest if last_event_id is None else last_event_id
+        if position > newest or newest - position > REPLAY_LIMIT:
+            position = newest
+            yield format_sse_event(data_str="{}", event="resync", id=str(newest))
+        else:
+            yield format_sse_event(comment="connected")
+        while not feed.closed:
+            events = await run_in_threadpool(queries.events_after, position, _PAGE)
+            for entry in events:
+                position = entry["id"]
+                yield format_sse_event(
+                    data_str=orjson.dumps(entry).decode(), event="alert", id=str(position)
+                )
+            if len(events) < _PAGE and not await listener.wait(heartbeat_seconds):
+                yield format_sse_event(comment="alive")
+    finally:
+        metrics.streams.dec()
+        listener.close()

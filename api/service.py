@@ -1,0 +1,209 @@
+"""The api as one service: reads alerts from the bus, stores, serves and delivers them."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from api.app import create_app
+from api.database import Database
+from api.feed import Feed
+from api.health import Readiness
+from api.ingest import AlertIngest
+from api.ledger import Ledger, Route
+from api.metrics import ApiMetrics
+from api.notify.outbox import Outbox
+from api.notify.sender import HttpSender
+from api.notify.webhook import WebhookAdapter
+from api.notify.worker import DeliveryWorker, Target
+from api.queries import Queries
+from api.server import StoppableServer, listening_socket
+from api.settings import ApiSettings, EndpointSettings, secret_bytes
+from bus.protocol import Bus
+from schemas.errors import ForeshockError
+
+__all__ = ["ApiService"]
+
+_JOIN_SECONDS = 8.0
+_log = structlog.get_logger(__name__)
+
+
+class ApiService:
+    """Runs the api in the calling thread until told to stop.
+
+    Parameters
+    ----------
+    bus
+        Where alerts come from.
+    settings
+        Where to listen, whom to tell.
+    prefix
+        Prefix of topic names.
+    data_dir
+        Data directory; the store lies in ``api/`` below it.
+
+    Raises
+    ------
+    ConfigError
+        If the address is open to a network without an API key, or a secret cannot be read.
+    """
+
+    name = "api"
+
+    def __init__(
+        self, bus: Bus, settings: ApiSettings, *, prefix: str = "", data_dir: Path
+    ) -> None:
+        settings.check_bind()
+        self.registry = CollectorRegistry()
+        self._bus = bus
+        self._settings = settings
+        self._prefix = prefix
+        self._data_dir = data_dir
+        self._metrics = ApiMetrics(self.registry)
+        self._targets = {e.name: _target(e) for e in settings.endpoints if e.enabled}
+        self._readiness: Readiness | None = None
+        self._address: tuple[str, int] | None = None
+        self._listening = threading.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port once listening, else None."""
+        return self._address
+
+    def wait_until_listening(self, timeout_seconds: float) -> bool:
+        """Wait until requests are answered; False after the time-out."""
+        return self._listening.wait(timeout_seconds)
+
+    def health(self) -> Mapping[str, object]:
+        """Return ok, a sentence and single checks. Safe from any thread."""
+        readiness = self._readiness
+        if readiness is None:
+            return {"ok": False, "detail": "The api is not running.", "checks": {}}
+        return readiness.report()
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until ``stop`` is set.
+
+        Raises
+        ------
+        ForeshockError
+            If it cannot start, or the bus cannot be read any more.
+        """
+        url = self._settings.database
+        database = Database.open(url.get_secret_value() if url else None, self._data_dir)
+        try:
+            self._run(database, stop)
+        finally:
+            self._readiness = None
+            self._address = None
+            self._listening.clear()
+            database.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self, database: Database, stop: threading.Event) -> None:
+        delivery = self._settings.delivery
+        sender = HttpSender(
+            connect_seconds=delivery.connect_seconds, total_seconds=delivery.total_seconds
+        )
+        outbox = Outbox(database, owner=secrets.token_hex(8), lease_seconds=delivery.lease_seconds)
+        outbox.sync_endpoints(self._settings.endpoints, time.time_ns() // 1_000_000)
+        worker = DeliveryWorker(
+            outbox=outbox,
+            targets=self._targets,
+            sender=sender,
+            settings=delivery,
+            metrics=self._metrics,
+        )
+        feed = Feed()
+        ingest = self._ingest(database, feed, worker)
+        self._readiness = Readiness(database, {"ingest": ingest, "delivery": worker})
+        self._metrics.watch_alerts(Queries(database).counts)
+        app = create_app(
+            self._settings,
+            database,
+            metrics=self._metrics,
+            feed=feed,
+            readiness=self._readiness,
+        )
+        ending = threading.Event()
+        listener = listening_socket(self._settings.host, self._settings.port)
+        server = StoppableServer(app, stop=lambda: stop.is_set() or ending.is_set(), feed=feed)
+        threads = [
+            self._thread("ingest", ingest.run, ending),
+            self._thread("delivery", worker.run, ending),
+        ]
+        try:
+            self._serve(server, listener)
+        finally:
+            ending.set()
+            worker.wake()
+            deadline = time.monotonic() + _JOIN_SECONDS
+            for thread in threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+            sender.close()
+
+    def _ingest(self, database: Database, feed: Feed, worker: DeliveryWorker) -> AlertIngest:
+        routes = [
+            Route(endpoint=e.name, severity_min=e.severity_min)
+            for e in self._settings.endpoints
+            if e.enabled
+        ]
+
+        def stored() -> None:
+            worker.wake()
+            feed.announce()
+
+        return AlertIngest(
+            bus=self._bus,
+            prefix=self._prefix,
+            group=self._settings.group,
+            database=database,
+            ledger=Ledger(routes),
+            metrics=self._metrics,
+            on_stored=stored,
+            batch_size=self._settings.batch_size,
+        )
+
+    def _thread(
+        self, name: str, work: Callable[[threading.Event], None], ending: threading.Event
+    ) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                work(ending)
+            except ForeshockError as exc:
+                self._failure = exc
+            except Exception as exc:  # noqa: BLE001 - raised again by run
+                _log.exception("api_thread_failed", thread=name)
+                self._failure = exc
+            finally:
+                # Half an api helps nobody: the front door starts it again as a whole.
+                ending.set()
+
+        thread = threading.Thread(target=guarded, name=f"foreshock-api-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _serve(self, server: StoppableServer, listener: socket.socket) -> None:
+        with listener:
+            host, port = listener.getsockname()[:2]
+            self._address = (host, port)
+            self._listening.set()
+            _log.info("api_listening", host=host, port=port)
+            server.run(sockets=[listener])
+            _log.info("api_stopped")
+
+
+def _target(endpoint: EndpointSettings) -> Target:
+    adapter = WebhookAdapter(
+        url=endpoint.url.get_secret_value(), keys=(secret_bytes(endpoint.signing_secret()),)
+    )
+    return Target(adapter=adapter, allow_private=endpoint.allow_private)

@@ -1,0 +1,235 @@
+"""Settings of the api. Read by the front door; nothing here touches files or the environment."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+from pathlib import Path
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from schemas.alert import Severity
+from schemas.errors import ConfigError
+
+__all__ = ["ApiSettings", "DeliverySettings", "EndpointSettings", "is_loopback_host"]
+
+_SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix that Standard Webhooks gives every secret
+
+
+class EndpointSettings(BaseModel):
+    """One receiver of notifications."""
+
+    # Errors must not print what was typed: it is a secret.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
+        description="Short name of the endpoint: lower-case letters, digits, - and _.",
+    )
+    type: Literal["webhook"] = Field(
+        default="webhook", description="Kind of receiver: webhook is signed Standard Webhooks."
+    )
+    url: SecretStr = Field(description="Where to POST: http or https. Treated as a secret.")
+    secret: SecretStr | None = Field(
+        default=None,
+        description="Signing secret: whsec_ and the base64 of 24 to 64 random bytes.",
+    )
+    secret_file: Path | None = Field(
+        default=None, description="File that holds the signing secret, instead of secret."
+    )
+    severity_min: Severity = Field(
+        default=Severity.WARNING, description="Least severity sent: info, warning or critical."
+    )
+    enabled: bool = Field(default=True, description="Whether anything is sent to it.")
+    allow_private: bool = Field(
+        default=False,
+        description="Whether the receiver may have a loopback or private address. "
+        "Addresses of cloud metadata services are refused always.",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _web_address(cls, value: SecretStr) -> SecretStr:
+        parts = urlsplit(value.get_secret_value())
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("an endpoint's url must be http:// or https:// with a host")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("an endpoint's url must not carry a user name or password")
+        return value
+
+    @field_validator("secret")
+    @classmethod
+    def _signing_secret(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            secret_bytes(value.get_secret_value())
+        return value
+
+    @model_validator(mode="after")
+    def _one_secret(self) -> Self:
+        if (self.secret is None) == (self.secret_file is None):
+            raise ValueError("an endpoint needs either secret or secret_file")
+        return self
+
+    @property
+    def host(self) -> str:
+        """Host name of the receiver: the only part of the URL that may be shown."""
+        return urlsplit(self.url.get_secret_value()).hostname or ""
+
+    def signing_secret(self) -> str:
+        """Return the ``whsec_`` secret, from the settings or from its file.
+
+        Raises
+        ------
+        ConfigError
+            If the file cannot be read or holds no secret.
+        """
+        if self.secret is not None:
+            return self.secret.get_secret_value()
+        path = self.secret_file or Path()
+        try:
+            text = path.read_text(encoding="utf-8").strip()
+            secret_bytes(text)
+        except (OSError, ValueError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else "no whsec_ secret in it"
+            raise ConfigError(
+                f"secret_file of endpoint {self.name!r} cannot be used: {path}: {reason}"
+            ) from exc
+        return text
+
+
+def secret_bytes(secret: str) -> bytes:
+    """Return the key of a ``whsec_`` secret.
+
+    Raises
+    ------
+    ValueError
+        If it is not ``whsec_`` and the base64 of 24 to 64 bytes (Standard Webhooks 1.0.0,
+        section "Symmetric"). The text never shows the secret.
+    """
+    message = "a webhook secret is whsec_ followed by the base64 of 24 to 64 bytes"
+    if not secret.startswith(_SECRET_PREFIX):
+        raise ValueError(message)
+    try:
+        key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
+    except binascii.Error:
+        raise ValueError(message) from None
+    if not 24 <= len(key) <= 64:
+        raise ValueError(message)
+    return key
+
+
+class DeliverySettings(BaseModel):
+    """How notifications are sent. The defaults follow Standard Webhooks' advice."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schedule_seconds: tuple[float, ...] = Field(
+        default=(0, 5, 30, 120, 300, 900, 1800, 3600, 7200, 14400),
+        min_length=1,
+        max_length=50,
+        description="Waits before each attempt, in seconds; after the last one a delivery is dead.",
+    )
+    permanent_retry_seconds: float = Field(
+        default=60.0,
+        ge=0,
+        description="Wait before the one retry after an answer that says: never, in seconds.",
+    )
+    connect_seconds: float = Field(default=5.0, gt=0, description="Time to connect, in seconds.")
+    total_seconds: float = Field(
+        default=15.0, gt=0, description="Time for a whole attempt, in seconds."
+    )
+    lease_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        description="After this long the deliveries of a dead process are taken over, in seconds.",
+    )
+    per_endpoint: int = Field(
+        default=4, ge=1, le=32, description="Attempts under way at once per endpoint."
+    )
+    concurrency: int = Field(default=16, ge=1, le=64, description="Attempts under way at once.")
+
+
+class ApiSettings(BaseModel):
+    """Where the api listens, what it stores and whom it tells."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8600, ge=0, le=65535, description="Port to listen on; 0 picks one.")
+    allowed_hosts: tuple[str, ...] = Field(
+        default=("localhost", "127.0.0.1", "::1"),
+        description="Host names by which the api may be called, without port; * allows any.",
+    )
+    api_key: SecretStr | None = Field(
+        default=None,
+        min_length=16,
+        description="Key that requests must carry; needed to listen beyond loopback.",
+    )
+    database: SecretStr | None = Field(
+        default=None,
+        description="Store: sqlite:///path; by default api/alerts.sqlite in the data directory.",
+    )
+    group: str = Field(
+        default="foreshock-api", min_length=1, description="Consumer group on the bus."
+    )
+    batch_size: int = Field(
+        default=500, ge=1, le=10_000, description="Most alert events in one transaction."
+    )
+    heartbeat_seconds: float = Field(
+        default=15.0, gt=0, description="Silence on an event stream before a comment, in seconds."
+    )
+    page_refresh_seconds: int = Field(
+        default=10, ge=1, le=3600, description="How often the pages reload, in seconds."
+    )
+    endpoints: tuple[EndpointSettings, ...] = Field(
+        default=(), max_length=100, description="Receivers of notifications."
+    )
+    delivery: DeliverySettings = Field(
+        default_factory=DeliverySettings, description="How notifications are sent."
+    )
+
+    @model_validator(mode="after")
+    def _distinct_names(self) -> Self:
+        names = [endpoint.name for endpoint in self.endpoints]
+        if len(set(names)) != len(names):
+            raise ValueError("two endpoints have the same name")
+        return self
+
+    def check_bind(self) -> None:
+        """Refuse to show alerts to a network without a key.
+
+        Raises
+        ------
+        ConfigError
+            If the address is not loopback and no API key is set.
+        """
+        if self.api_key is None and not is_loopback_host(self.host):
+            raise ConfigError(
+                f"api.host is {self.host}, which other machines can reach, and api.api_key is not "
+                "set. Set api.api_key (16 characters or more), or listen on 127.0.0.1."
+            )
+
+    def host_names(self) -> frozenset[str]:
+        """Return the accepted values of the Host header, lower case, without port."""
+        names = {name.strip("[]").lower() for name in self.allowed_hosts}
+        bound = self.host.strip("[]").lower()
+        return frozenset(names | ({bound} - {"0.0.0.0", "::", ""}))  # noqa: S104 - excluded
+
+
+def is_loopback_host(host: str) -> bool:
+    """Tell whether listening on ``host`` can be reached from this machine only.
+
+    Examples
+    --------
+    >>> [is_loopback_host(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "gpu1")]
+    [True, True, True, False, False]
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
