@@ -21,9 +21,9 @@ def open_source(settings: CollectorSettings) -> Source:
     """
     # Imported where chosen: a node agent need not load what reads recordings, nor the reverse.
     if settings.source == SourceKind.SIMULATED:
-        from collector.simulated.source import SimulatedSource  # noqa: PLC0415 - see above
+        from collector.simulated.fleet import SimulatedFleet  # noqa: PLC0415 - see above
 
-        return SimulatedSource(settings.simulated)
+        return SimulatedFleet(settings.simulated)
     if settings.source == SourceKind.REPLAY:
         from collector.replay.source import ReplaySource  # noqa: PLC0415 - see above
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from collector.simulated.identity import gpu_uuid, node_name
-from schemas.errors import ConfigError
+from schemas.errors import SourceError
 
 __all__ = [
     "SPECS",
@@ -178,9 +178,9 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.gpu is None and not SPECS[self.kind].whole_node:
-            raise ConfigError(f"a fault of kind {self.kind} needs a gpu; name one by its index.")
+            raise SourceError(f"a fault of kind {self.kind} needs a gpu; name one by its index.")
         if self.duration_seconds <= 0.0:
-            raise ConfigError(f"a fault of kind {self.kind} needs a duration above 0 seconds.")
+            raise SourceError(f"a fault of kind {self.kind} needs a duration above 0 seconds.")
 
     @property
     def spec(self) -> FaultSpec:
@@ -280,15 +280,15 @@ def load_schedule(path: Path) -> tuple[Fault, ...]:
 
     Raises
     ------
-    ConfigError
+    SourceError
         If the file cannot be read or a table is wrong; the text names the key.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8")).get("fault", [])
     except (OSError, tomllib.TOMLDecodeError) as exc:
-        raise ConfigError(f"the fault schedule {path} cannot be read: {exc}") from exc
+        raise SourceError(f"the fault schedule {path} cannot be read: {exc}") from exc
     if not isinstance(tables, list):
-        raise ConfigError(f"{path}: fault must be a list; write [[fault]] for each one.")
+        raise SourceError(f"{path}: fault must be a list; write [[fault]] for each one.")
     return tuple(_fault(table, f"{path}: fault {index}") for index, table in enumerate(tables, 1))
 
 
@@ -297,16 +297,16 @@ def _fault(table: dict[str, Any], where: str) -> Fault:
     for key, value in table.items():
         wanted = _KEYS.get(key)
         if wanted is None:
-            raise ConfigError(f"{where}: {key} is not known; known are {', '.join(_KEYS)}.")
+            raise SourceError(f"{where}: {key} is not known; known are {', '.join(_KEYS)}.")
         if not isinstance(value, wanted) or isinstance(value, bool):
-            raise ConfigError(f"{where}: {key} has the wrong type: {value!r}.")
+            raise SourceError(f"{where}: {key} has the wrong type: {value!r}.")
     for key in ("kind", "node", "start_seconds", "duration_seconds"):
         if key not in table:
-            raise ConfigError(f"{where}: {key} is missing.")
+            raise SourceError(f"{where}: {key} is missing.")
     try:
         kind = FaultKind(table["kind"])
     except ValueError as exc:
-        raise ConfigError(f"{where}: {exc}; known are {', '.join(FaultKind)}.") from exc
+        raise SourceError(f"{where}: {exc}; known are {', '.join(FaultKind)}.") from exc
     return Fault(**{**table, "kind": kind})
 
 
@@ -315,12 +315,12 @@ def check_schedule(faults: Sequence[Fault], *, nodes: int, gpus: int) -> None:
 
     Raises
     ------
-    ConfigError
+    SourceError
         Naming the fault and the place that does not exist.
     """
     for fault in faults:
         if not 0 <= fault.node < nodes or not 0 <= (fault.gpu or 0) < gpus:
-            raise ConfigError(
+            raise SourceError(
                 f"the fault {fault.kind} is set for node {fault.node}, gpu {fault.gpu}, but the "
                 f"fleet has {nodes} nodes of {gpus} GPUs (counted from 0)."
             )

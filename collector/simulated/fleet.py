@@ -54,7 +54,7 @@ class SimulatedFleet:
 
     Raises
     ------
-    ConfigError
+    SourceError
         If the schedule cannot be read or names a place outside the fleet.
     """
 
@@ -91,6 +91,10 @@ class SimulatedFleet:
     def origin_ms(self) -> int | None:
         """Event time of the first reading, unix milliseconds; None before it."""
         return self._origin_ms
+
+    def begin(self, origin_ms: int) -> None:
+        """Let simulated time begin at ``origin_ms`` rather than at the first reading."""
+        self._origin_ms = origin_ms
 
     def truths(self, origin_ms: int) -> tuple[Truth, ...]:
         """Say what a detector owes if the first reading is at ``origin_ms``."""

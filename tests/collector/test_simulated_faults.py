@@ -19,7 +19,7 @@ from collector.simulated.fleet import SimulatedFleet
 from collector.simulated.settings import SimulatedSettings
 from collector.source import Reading
 from schemas.alert import FAMILIES
-from schemas.errors import ConfigError
+from schemas.errors import SourceError
 from schemas.sample import EventKind
 
 ORIGIN = 1_790_000_000_000
@@ -334,16 +334,16 @@ def test_a_wrong_schedule_is_refused_with_the_word_that_is_wrong(
 ) -> None:
     path = tmp_path / "schedule.toml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=word):
+    with pytest.raises(SourceError, match=word):
         load_schedule(path)
 
 
 def test_a_missing_schedule_file_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.toml"):
+    with pytest.raises(SourceError, match=r"nowhere\.toml"):
         load_schedule(tmp_path / "nowhere.toml")
 
 
 def test_a_fault_outside_the_fleet_is_refused() -> None:
     fault = Fault(kind=FaultKind.LEAK, node=2, gpu=0, start_seconds=0, duration_seconds=1)
-    with pytest.raises(ConfigError, match="node 2"):
+    with pytest.raises(SourceError, match="node 2"):
         SimulatedFleet(SimulatedSettings(nodes=2), faults=(fault,))
