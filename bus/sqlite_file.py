@@ -36,24 +36,34 @@ _APPLICATION_ID = 0x46534842
 
 #: One step per schema version; a file of version n has had the first n steps.
 _STEPS = (
-    (
-        "CREATE TABLE topic (name TEXT PRIMARY KEY, retention_ms INTEGER,"
-        " compacted INTEGER NOT NULL) WITHOUT ROWID",
-        "CREATE TABLE place (id INTEGER PRIMARY KEY, topic TEXT NOT NULL,"
-        " partition INTEGER NOT NULL, low_offset INTEGER NOT NULL DEFAULT 0,"
-        " next_offset INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0,"
-        " UNIQUE (topic, partition))",
-        "CREATE TABLE record (id INTEGER PRIMARY KEY, arrived_ms INTEGER NOT NULL, key BLOB,"
-        " headers BLOB, value BLOB NOT NULL)",
-        "CREATE TABLE position (group_name TEXT NOT NULL, place INTEGER NOT NULL,"
-        " next_offset INTEGER NOT NULL, PRIMARY KEY (group_name, place)) WITHOUT ROWID",
-    ),
-    (
-        "CREATE TABLE member (group_name TEXT NOT NULL, name TEXT NOT NULL, topics TEXT NOT NULL,"
-        " seen REAL NOT NULL, PRIMARY KEY (group_name, name)) WITHOUT ROWID",
-        "CREATE TABLE claim (group_name TEXT NOT NULL, place INTEGER NOT NULL,"
-        " member TEXT NOT NULL, PRIMARY KEY (group_name, place)) WITHOUT ROWID",
-    ),
+    """
+    CREATE TABLE topic (
+        name TEXT PRIMARY KEY, retention_ms INTEGER, compacted INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE place (
+        id INTEGER PRIMARY KEY, topic TEXT NOT NULL, partition INTEGER NOT NULL,
+        low_offset INTEGER NOT NULL DEFAULT 0, next_offset INTEGER NOT NULL DEFAULT 0,
+        bytes INTEGER NOT NULL DEFAULT 0, UNIQUE (topic, partition)
+    );
+    CREATE TABLE record (
+        id INTEGER PRIMARY KEY, arrived_ms INTEGER NOT NULL, key BLOB, headers BLOB,
+        value BLOB NOT NULL
+    );
+    CREATE TABLE position (
+        group_name TEXT NOT NULL, place INTEGER NOT NULL, next_offset INTEGER NOT NULL,
+        PRIMARY KEY (group_name, place)
+    ) WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE member (
+        group_name TEXT NOT NULL, name TEXT NOT NULL, topics TEXT NOT NULL, seen REAL NOT NULL,
+        PRIMARY KEY (group_name, name)
+    ) WITHOUT ROWID;
+    CREATE TABLE claim (
+        group_name TEXT NOT NULL, place INTEGER NOT NULL, member TEXT NOT NULL,
+        PRIMARY KEY (group_name, place)
+    ) WITHOUT ROWID;
+    """,
 )
 
 
@@ -108,7 +118,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, settings: SqliteSetting
         with writing(connection):
             # Read again: another process may have migrated while this one waited for the lock.
             for step in _STEPS[_version(connection, path) :]:
-                for statement in step:
+                # Not executescript(): it would commit the transaction first.
+                for statement in step.split(";"):
                     connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {len(_STEPS)}")

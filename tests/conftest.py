@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))  # tests are no package; benchmarks import it this way too
+
+from kafka_broker import (  # noqa: E402, F401 - fixtures that every test may ask for
+    _broker,
+    kafka,
+    kafka_is_real,
+    real_kafka,
+    topic_prefix,
+)
 
 
 @pytest.fixture(scope="session")
