@@ -149,7 +149,6 @@ class Rounds:
         current = self._open.get(node)
         if current is None or (gpu or pci) in self._lost:
             return
-        self._lost.add(gpu or pci)
         self._events.setdefault(node, []).append(
             SampleEvent(ts=current.ts, kind=EventKind.GPU_LOST, gpu=gpu, pci=pci, message=message)
         )
@@ -191,7 +190,7 @@ class Rounds:
         return Booted(done.boot_id, reading)
 
     def _events_of(self, node: str, ts: int, rows: tuple[Row, ...]) -> tuple[SampleEvent, ...]:
-        events = self._events.pop(node, [])
+        events: list[SampleEvent] = []
         for row in rows:
             gpu = row.facts.gpu
             if row.lost == (gpu in self._lost):
@@ -202,7 +201,10 @@ class Rounds:
                 SampleEvent(ts=ts, kind=kind, gpu=gpu, pci=row.facts.pci, message=message)
             )
             (self._lost.add if row.lost else self._lost.discard)(gpu)
-        return tuple(events)
+        # The driver's complaint came after this tick's own row of the GPU, if it had one.
+        noted = self._events.pop(node, [])
+        self._lost.update(event.gpu or event.pci or "" for event in noted)
+        return (*events, *noted)
 
     def _inventory_of(self, node: str, rows: tuple[Row, ...]) -> Inventory:
         """Return what the GPUs are; the same object as long as nothing changes."""

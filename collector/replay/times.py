@@ -45,7 +45,7 @@ class TimeReader:
         self._zone = ZoneInfo(zone)
         self._pattern = pattern
         self._last = 0
-        self._text = ""
+        self._text: str | None = None
 
     def read(self, text: str) -> int:
         """Return unix milliseconds.
