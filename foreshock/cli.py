@@ -176,7 +176,7 @@ def serve(config: ConfigOption = None) -> None:
 
 
 @app.command()
-def replay(  # noqa: PLR0917 - one per option
+def replay(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Recordings.")],
     alerts: Annotated[
         Path | None,

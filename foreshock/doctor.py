@@ -20,6 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from bus import open_bus
 from collector.source import Reading
@@ -348,6 +349,8 @@ def show(results: Sequence[Result], console: Console) -> None:
     for heading in ("", "check", "found", "what to do"):
         table.add_column(heading, overflow="fold")
     for result in results:
-        grade = f"[{_STYLES[result.grade]}]{result.grade}[/]"
-        table.add_row(grade, result.name, result.found, result.advice)
+        # As Text: brackets in what was found are no mark-up.
+        cells = (result.name, result.found, result.advice)
+        grade = Text(result.grade, style=_STYLES[result.grade])
+        table.add_row(grade, *(Text(cell) for cell in cells))
     console.print(table)
