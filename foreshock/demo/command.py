@@ -77,7 +77,7 @@ def run_demo(
                 progress=progress,
                 clock=clock,
                 console=out,
-                url=f"http://127.0.0.1:{port}/",
+                url=stack.url,
                 seconds=seconds,
             )
             outcome = run_services([*stack.services, watch], threading.Event())

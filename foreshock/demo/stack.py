@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from api.service import ApiService
 from api.settings import ApiSettings, EndpointSettings
 from bus import Bus, open_bus
 from collector.agent import CollectorService
@@ -61,9 +62,20 @@ class CountedSource:
 class Stack:
     """Services ready to run, and the bus between them."""
 
-    services: Sequence[Service]
+    collector: Service
+    detector: Service
+    api: ApiService
     bus: Bus
-    settings: Settings
+
+    @property
+    def services(self) -> Sequence[Service]:
+        """All of them, in the order of the data."""
+        return (self.collector, self.detector, self.api)
+
+    def url(self) -> str:
+        """Return where the dashboard is; empty while nothing listens yet."""
+        address = self.api.address
+        return "" if address is None else f"http://{address[0]}:{address[1]}/"
 
 
 def demo_settings(*, data_dir: Path, port: int, receiver: WebhookReceiver) -> Settings:
@@ -121,5 +133,10 @@ def opened_stack(settings: Settings, source: Source, clock: Clock) -> Iterator[S
         collector = CollectorService(
             source, bus, settings.collector, prefix=settings.bus.prefix, clock=clock
         )
-        others = [SERVICES[name](settings, bus, None) for name in ("detector", "api")]
-        yield Stack(services=(collector, *others), bus=bus, settings=settings)
+        prefix, data_dir = settings.bus.prefix, settings.data_dir
+        yield Stack(
+            collector=collector,
+            detector=SERVICES["detector"](settings, bus, None),
+            api=ApiService(bus, settings.api, prefix=prefix, data_dir=data_dir),
+            bus=bus,
+        )

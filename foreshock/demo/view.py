@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from rich.console import Console, Group, RenderableType
@@ -33,7 +34,7 @@ def status_line(progress: Progress, clock: ScaledClock, rate: float, url: str) -
     return (
         f"simulated {_clock_text(clock.unix_ms())} UTC at x{clock.speed:.0f}, "
         f"{rate:.0f} GPU samples/s, {progress.samples} in all, {len(progress.events)} alert "
-        f"events, {got} deliveries ({good} verified), API {url}"
+        f"events, {got} deliveries ({good} verified), API {url or 'starting'}"
     )
 
 
@@ -59,10 +60,10 @@ class Screen:
     progress, clock
         What to show.
     url
-        Of the API.
+        Returns where the dashboard is, empty while nothing listens.
     """
 
-    def __init__(self, progress: Progress, clock: ScaledClock, url: str) -> None:
+    def __init__(self, progress: Progress, clock: ScaledClock, url: Callable[[], str]) -> None:
         self._progress = progress
         self._clock = clock
         self._url = url
@@ -85,7 +86,7 @@ class Screen:
             f"simulated time {_clock_text(clock.unix_ms())} UTC  ",
             (f"speed {pace}", "bold magenta"),
             f"  {self.rate:.0f} GPU samples/s  {self._progress.samples:,} samples\n",
-            (f"dashboard {self._url}   Ctrl-C ends the demo", "dim"),
+            (f"dashboard {self._url() or 'starting'}   Ctrl-C ends the demo", "dim"),
         )
 
     def _faults(self, score: Score) -> RenderableType:

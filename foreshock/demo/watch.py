@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from prometheus_client import CollectorRegistry
@@ -44,7 +44,7 @@ class DemoWatch:
     console
         Where to show it; a terminal gets the live screen, anything else plain lines.
     url
-        Of the API.
+        Returns where the dashboard is, empty while nothing listens.
     seconds
         Wall seconds after which everything is stopped; None for never.
     """
@@ -61,7 +61,7 @@ class DemoWatch:
         progress: Progress,
         clock: ScaledClock,
         console: Console,
-        url: str,
+        url: Callable[[], str],
         seconds: float | None,
     ) -> None:
         self.registry = CollectorRegistry()
@@ -128,7 +128,7 @@ class DemoWatch:
             self._counted = (wall, self._source.samples)
         if wall - self._said >= _STATUS_SECONDS:
             self._said = wall
-            self._say(status_line(self._progress, self._clock, self._screen.rate, self._url))
+            self._say(status_line(self._progress, self._clock, self._screen.rate, self._url()))
 
     def _say(self, line: str) -> None:
         """Write a plain line where there is no live screen."""
