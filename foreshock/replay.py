@@ -1,0 +1,197 @@
+"""Replay: recordings through the detector, in this process, as fast as it goes.
+
+The same readers and the same engine as in the services; only the bus and the wall clock are
+left out, so a replay of the same files gives the same alerts with the same ids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from collector.replay.samples import samples_of
+from collector.replay.settings import ReplaySettings
+from collector.replay.source import ReplaySource
+from foreshock.replay_summary import Outcome, show
+from schemas.alert import AlertEvent
+from schemas.codec import encode
+from schemas.errors import SourceError
+from schemas.sample import NodeSample
+
+if TYPE_CHECKING:
+    from detector.settings import DetectorSettings
+
+__all__ = ["EXIT_OK", "EXIT_UNUSABLE", "Feed", "run_replay"]
+
+EXIT_OK = 0
+EXIT_UNUSABLE = 2
+_STDOUT = Path("-")
+_REFRESH_SAMPLES = 200
+
+
+class Feed(Protocol):
+    """What a replay needs of the detector."""
+
+    def feed(self, sample: NodeSample) -> list[AlertEvent]:
+        """Take one message; return what there is to say because of it."""
+        ...
+
+    def finish(self) -> list[AlertEvent]:
+        """Say what is left at the end of the input; open alerts stay open."""
+        ...
+
+
+def run_replay(
+    files: Sequence[Path],
+    *,
+    alerts_out: Path | None = None,
+    format: str = "auto",  # noqa: A002 - the name of the option
+    map_path: Path | None = None,
+    timezone: str | None = None,
+    node: str | None = None,
+    settings: DetectorSettings | None = None,
+    console: Console | None = None,
+    pipeline: Feed | None = None,
+) -> int:
+    """Run recordings through the detector and report.
+
+    Parameters
+    ----------
+    files
+        Recordings, one after the other.
+    alerts_out
+        File for the alerts as JSON lines, ``-`` for standard output; None writes none.
+    format, map_path, timezone, node
+        See :class:`~collector.replay.settings.ReplaySettings`. A time zone of None means that
+        of the column map, else UTC.
+    settings
+        Parameters of the detector; None: the defaults.
+    console
+        Where people read progress and summary; default: standard error.
+    pipeline
+        The detector, for tests.
+
+    Returns
+    -------
+    int
+        Exit code: 0, or 2 if a recording cannot be used or cannot be read to its end.
+    """
+    console = console or Console(stderr=True)
+    try:
+        source = ReplaySource(_settings(files, format, map_path, timezone, node))
+        _require_rows(source)
+        with contextlib.closing(source), _sink(alerts_out, files) as sink:
+            outcome = _drive(source, pipeline or _pipeline(settings), sink, console)
+    except SourceError as exc:
+        console.print(str(exc), style="red", markup=False, highlight=False)
+        return EXIT_UNUSABLE
+    show(outcome, console)
+    return EXIT_OK if outcome.stopped_by is None else EXIT_UNUSABLE
+
+
+def _settings(
+    files: Sequence[Path],
+    wanted: str,
+    map_path: Path | None,
+    timezone: str | None,
+    node: str | None,
+) -> ReplaySettings:
+    chosen = {"files": tuple(files), "format": wanted, "map": map_path, "node": node}
+    if timezone is not None:
+        chosen["timezone"] = timezone
+    try:
+        return ReplaySettings.model_validate(chosen)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SourceError(f"The replay cannot start: {where}: {first['msg']}.") from exc
+
+
+def _pipeline(settings: DetectorSettings | None) -> Feed:
+    from detector.pipeline import Pipeline  # noqa: PLC0415 - numpy only when a replay runs
+
+    return Pipeline(settings)
+
+
+def _drive(
+    source: ReplaySource, pipeline: Feed, sink: BinaryIO | None, console: Console
+) -> Outcome:
+    outcome = Outcome(stats=source.stats, interval_seconds=source.interval_seconds)
+    console.print(
+        "Replaying with the time of the recording. Rules that need the wall clock "
+        "(silence, clock skew) are off.",
+        highlight=False,
+    )
+    begin = time.perf_counter()
+    try:
+        with _progress(console) as progress:
+            task = progress.add_task("replay", total=source.stats.total_bytes)
+            for sample in samples_of(source):
+                _take(outcome, pipeline.feed(sample), sink)
+                outcome.count(sample)
+                if outcome.messages % _REFRESH_SAMPLES == 0:
+                    progress.update(task, completed=source.stats.bytes_read)
+            _take(outcome, pipeline.finish(), sink)
+            progress.update(task, completed=source.stats.total_bytes)
+    except SourceError as exc:
+        outcome.stopped_by = str(exc)
+    outcome.elapsed_seconds = time.perf_counter() - begin
+    return outcome
+
+
+def _take(outcome: Outcome, events: Sequence[AlertEvent], sink: BinaryIO | None) -> None:
+    for event in events:
+        outcome.note(event)
+        if sink is not None:
+            sink.write(encode(event) + b"\n")
+
+
+@contextlib.contextmanager
+def _sink(path: Path | None, files: Sequence[Path]) -> Iterator[BinaryIO | None]:
+    """Open the file for the alerts; never one of the recordings."""
+    if path is None:
+        yield None
+        return
+    if path == _STDOUT:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if path.exists() and any(path.samefile(file) for file in files):
+        raise SourceError(f"{path} is one of the recordings; write the alerts to another file.")
+    try:
+        with path.open("wb") as file:
+            yield file
+    except OSError as exc:
+        raise SourceError(f"Cannot write the alerts to {path}: {exc.strerror or exc}.") from exc
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _require_rows(source: ReplaySource) -> None:
+    if not source.exhausted:
+        return
+    stats = source.stats
+    if stats.complaints:
+        raise SourceError(
+            f"There is no usable row in the recording. Damaged lines: {stats.damaged}, "
+            f"the first one is {stats.complaints[0]}."
+        )
+    raise SourceError("There is no row in the recording, only the names of the columns.")

@@ -1,0 +1,186 @@
+"""The in-process replay: alerts out, summary for people, exit codes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from foreshock.replay import EXIT_OK, EXIT_UNUSABLE, run_replay
+from foreshock.replay_summary import MAX_SHOWN
+from schemas.alert import AlertEvent, DetectorRef, Subject, alert_id_of, fingerprint_of, rfc3339
+from schemas.codec import decode_alert
+from schemas.sample import NodeSample
+
+ROWS = "timestamp, index, temperature.gpu\n" + "".join(
+    f"2025/01/06 10:00:{second:02d}, {gpu}, {40 + gpu}\n" for second in range(5) for gpu in range(2)
+)
+
+
+def alert(
+    sample: NodeSample, *, seq: int = 1, state: str = "firing", kind: str = "fan"
+) -> AlertEvent:
+    gpu = sample.gpu[0] if sample.gpu else None
+    subject = Subject(scope="gpu", node=sample.node, gpu_uuid=gpu, gpu_index=0)
+    fingerprint = fingerprint_of("thermal_fault", kind, subject)
+    return AlertEvent(
+        alert_id=alert_id_of(fingerprint, 1_736_157_600_000),
+        fingerprint=fingerprint,
+        seq=seq,
+        state=state,
+        family="thermal_fault",
+        kind=kind,
+        severity="warning",
+        subject=subject,
+        started_at=rfc3339(1_736_157_600_000),
+        observed_at=rfc3339(sample.ts[-1]),
+        ended_at=rfc3339(sample.ts[-1]) if state == "resolved" else None,
+        score=0.8,
+        summary="GPU 0 is 16 °C [above] its peers.",
+        evidence=(),
+        likely_cause="",
+        action="check_cooling",
+        next_steps=(),
+        detector=DetectorRef(name="fake", version="1"),
+    )
+
+
+@dataclass
+class FakeDetector:
+    """Speaks at chosen messages and remembers what it was fed."""
+
+    speak: Callable[[int, NodeSample], list[AlertEvent]] = lambda number, sample: []
+    fed: list[NodeSample] = field(default_factory=list)
+    finished: int = 0
+
+    def feed(self, sample: NodeSample) -> list[AlertEvent]:
+        self.fed.append(sample)
+        return self.speak(len(self.fed), sample)
+
+    def finish(self) -> list[AlertEvent]:
+        self.finished += 1
+        return []
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), width=160)
+
+
+def said(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def written(tmp_path: Path, text: str = ROWS) -> Path:
+    path = tmp_path / "node1.csv"
+    path.write_text(text)
+    return path
+
+
+def test_every_tick_is_fed_once_and_the_end_is_announced(tmp_path: Path, console: Console) -> None:
+    detector = FakeDetector()
+    assert run_replay([written(tmp_path)], console=console, pipeline=detector) == EXIT_OK
+    assert [sample.seq for sample in detector.fed] == list(range(5))
+    assert detector.finished == 1
+    text = said(console)
+    assert "No alerts." in text
+    assert "10 GPU-samples of 1 node, 2025-01-06T10:00:00.000Z to 2025-01-06T10:00:04.000Z" in text
+    assert "wall clock" in text
+
+
+def test_alerts_are_json_lines_in_the_file_and_a_table_for_people(
+    tmp_path: Path, console: Console
+) -> None:
+    def speak(number: int, sample: NodeSample) -> list[AlertEvent]:
+        if number == 2:
+            return [alert(sample), alert(sample, kind="near_limit")]
+        return [alert(sample, seq=2, state="resolved")] if number == 4 else []
+
+    out = tmp_path / "alerts.jsonl"
+    code = run_replay(
+        [written(tmp_path)], alerts_out=out, console=console, pipeline=FakeDetector(speak)
+    )
+    assert code == EXIT_OK
+    events = [decode_alert(line) for line in out.read_bytes().splitlines()]
+    assert [(event.kind, event.seq, event.state) for event in events] == [
+        ("fan", 1, "firing"),
+        ("near_limit", 1, "firing"),
+        ("fan", 2, "resolved"),
+    ]
+    text = said(console)
+    assert "2 alerts: 2 warning; 1 still open at the end of the recording." in text
+    assert "thermal_fault/fan" in text
+    assert "[above]" in text  # words of a recording are text, not markup
+
+
+def test_alerts_go_to_standard_output_for_a_dash(
+    tmp_path: Path, console: Console, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    detector = FakeDetector(lambda number, sample: [alert(sample)] if number == 1 else [])
+    run_replay([written(tmp_path)], alerts_out=Path("-"), console=console, pipeline=detector)
+    assert decode_alert(capfdbinary.readouterr().out).kind == "fan"
+
+
+def test_no_more_alerts_are_listed_than_can_be_read(tmp_path: Path, console: Console) -> None:
+    def speak(number: int, sample: NodeSample) -> list[AlertEvent]:
+        return [alert(sample, kind=f"kind{n}") for n in range(MAX_SHOWN + 7)] if number == 1 else []
+
+    run_replay([written(tmp_path)], console=console, pipeline=FakeDetector(speak))
+    assert "... and 7 more" in said(console)
+
+
+def test_damage_is_told_with_line_numbers(tmp_path: Path, console: Console) -> None:
+    path = written(tmp_path, ROWS + "2025/01/06 10:00:04, 1, 41\n2025/01/06 10:0")
+    assert run_replay([path], console=console, pipeline=FakeDetector()) == EXIT_OK
+    text = said(console)
+    assert "1 damaged line left out:" in text
+    assert "node1.csv, line 13:" in text
+    assert "1 row dropped: the GPU already had a row for that time." in text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a,b\n1,2\n", "--map"),
+        ("timestamp, index, temperature.gpu\n", "only the names of the columns"),
+        ("timestamp, index, temperature.gpu\nx, 0, 40\n", "Damaged lines: 1"),
+    ],
+)
+def test_what_cannot_be_used_is_exit_code_2_with_a_sentence(
+    tmp_path: Path, console: Console, text: str, words: str
+) -> None:
+    detector = FakeDetector()
+    path = written(tmp_path, text)
+    out = tmp_path / "alerts.jsonl"
+    code = run_replay([path], alerts_out=out, console=console, pipeline=detector)
+    assert code == EXIT_UNUSABLE
+    assert words in said(console).replace("\n", " ")
+    assert not out.exists()
+    assert detector.fed == []
+
+
+def test_a_wrong_zone_is_exit_code_2(tmp_path: Path, console: Console) -> None:
+    path = written(tmp_path)
+    assert run_replay([path], timezone="Mars", console=console, pipeline=FakeDetector()) == 2
+    assert "no IANA time zone" in said(console)
+
+
+def test_a_recording_is_never_overwritten_by_its_alerts(tmp_path: Path, console: Console) -> None:
+    path = written(tmp_path)
+    assert run_replay([path], alerts_out=path, console=console, pipeline=FakeDetector()) == 2
+    assert path.read_text() == ROWS
+    assert "is one of the recordings" in said(console).replace("\n", " ")
+
+
+def test_an_alert_file_that_cannot_be_opened_is_exit_code_2(
+    tmp_path: Path, console: Console
+) -> None:
+    out = tmp_path / "gone" / "alerts.jsonl"
+    code = run_replay([written(tmp_path)], alerts_out=out, console=console, pipeline=FakeDetector())
+    assert code == EXIT_UNUSABLE
+    assert "Cannot write the alerts" in said(console)
