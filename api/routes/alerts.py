@@ -32,7 +32,7 @@ _TIMELINE_LIMIT = 1000
 
 
 @router.get("", response_model=AlertPage, summary="List alerts, newest start first")
-def list_alerts(  # noqa: PLR0917 - FastAPI calls it by name
+def list_alerts(
     request: Request,
     queries: QueriesOf,
     state: Annotated[AlertState | None, Query(description="Only this state.")] = None,

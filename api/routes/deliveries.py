@@ -33,7 +33,7 @@ def list_endpoints(queries: QueriesOf) -> Response:
 
 
 @router.get("/deliveries", response_model=DeliveryPage, summary="List notifications, newest first")
-def list_deliveries(  # noqa: PLR0917 - FastAPI calls it by name
+def list_deliveries(
     request: Request,
     queries: QueriesOf,
     state: Annotated[_State | None, Query(description="Only this state.")] = None,

@@ -25,7 +25,6 @@ from schemas.alert import (
     AlertEvent,
     DetectorRef,
     Evidence,
-    Severity,
     Subject,
     alert_id_of,
     fingerprint_of,
@@ -38,7 +37,7 @@ START_MS = 1_758_684_003_007
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 
 
-def make_event(
+def _make_event(
     *,
     seq: int = 1,
     state: str = "firing",
@@ -86,7 +85,7 @@ def make_event(
     return AlertEvent(**(fields | changes))
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
+def _wait_until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
     """Wait for a condition; its last value, or a failure after the deadline."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -126,12 +125,12 @@ class Receiver:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with open_receiver() as found:
+    with _open_receiver() as found:
         yield found
 
 
 @contextmanager
-def open_receiver() -> Iterator[Receiver]:
+def _open_receiver() -> Iterator[Receiver]:
     found = Receiver(url="")
     release = threading.Event()
 
@@ -175,7 +174,7 @@ def open_receiver() -> Iterator[Receiver]:
         thread.join()
 
 
-def endpoint_for(receiver: Receiver, **changes: Any) -> EndpointSettings:
+def _endpoint_for(receiver: Receiver, **changes: Any) -> EndpointSettings:
     fields: dict[str, Any] = {
         "name": "noc",
         "url": receiver.url,
@@ -228,7 +227,7 @@ class Running:
 
 
 @contextmanager
-def running_api(data_dir: Path, bus: MemoryBus, **settings: Any) -> Iterator[Running]:
+def _running_api(data_dir: Path, bus: MemoryBus, **settings: Any) -> Iterator[Running]:
     settings = {"port": 0, "delivery": FAST} | settings
     service = ApiService(bus, ApiSettings(**settings), data_dir=data_dir)
     stop = threading.Event()
@@ -243,7 +242,7 @@ def running_api(data_dir: Path, bus: MemoryBus, **settings: Any) -> Iterator[Run
     thread = threading.Thread(target=run, name="api-under-test")
     thread.start()
     try:
-        wait_until(lambda: service.wait_until_listening(0.1) or failures)
+        _wait_until(lambda: service.wait_until_listening(0.1) or failures)
         assert not failures, failures
         host, port = service.address or ("", 0)
         with httpx2.Client(base_url=f"http://{host}:{port}", trust_env=False) as client:
@@ -263,7 +262,7 @@ def bus() -> Iterator[MemoryBus]:
 
 @pytest.fixture
 def api(tmp_path: Path, bus: MemoryBus) -> Iterator[Running]:
-    with running_api(tmp_path, bus) as running:
+    with _running_api(tmp_path, bus) as running:
         yield running
 
 
@@ -272,3 +271,39 @@ def database(tmp_path: Path) -> Iterator[Database]:
     found = Database.open(None, tmp_path)
     yield found
     found.close()
+
+
+# Plain functions as fixtures: test files cannot import from here (import-mode=importlib).
+@pytest.fixture(scope="session")
+def make_event() -> Callable[..., AlertEvent]:
+    return _make_event
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., Any]:
+    return _wait_until
+
+
+@pytest.fixture(scope="session")
+def endpoint_for() -> Callable[..., EndpointSettings]:
+    return _endpoint_for
+
+
+@pytest.fixture(scope="session")
+def running_api() -> Callable[..., Any]:
+    return _running_api
+
+
+@pytest.fixture(scope="session")
+def open_receiver() -> Callable[..., Any]:
+    return _open_receiver
+
+
+@pytest.fixture(scope="session")
+def secret() -> str:
+    return SECRET
+
+
+@pytest.fixture(scope="session")
+def fast() -> DeliverySettings:
+    return FAST
