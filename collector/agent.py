@@ -46,8 +46,8 @@ class CollectorService:
     Parameters
     ----------
     source
-        What is read; closed when the service ends. A source may carry an attribute
-        ``boot_id`` (text) of its own, as recordings and simulations do.
+        What is read; closed when the service ends. A source may carry attributes ``boot_id``
+        (of the readings last returned) and ``interval_seconds`` of its own, as recordings do.
     bus
         Where messages go.
     settings
@@ -87,7 +87,11 @@ class CollectorService:
         self._live = source.kind != SourceKind.REPLAY
         self._boot_id = self._make_boot_id(host or HostFiles())
         self._rules = Batching(
-            interval_seconds=settings.interval_seconds if self._live else None,
+            interval_seconds=(
+                settings.interval_seconds
+                if self._live
+                else getattr(source, "interval_seconds", None)
+            ),
             flush_seconds=settings.flush_seconds,
             keyframe_seconds=settings.keyframe_seconds,
             source=source.kind,
@@ -308,14 +312,19 @@ class CollectorService:
         self._set_state(reading.state)
         self._gpus[reading.node] = len(reading.gpus)
         self._last_ts = max(self._last_ts, reading.ts)
+        ready: list[NodeSample] = []
         batcher = self._batchers.get(reading.node)
+        boot_id = getattr(self._source, "boot_id", None) or self._boot_id
+        if batcher is not None and batcher.boot_id != boot_id:  # a recording went back in time
+            ready += batcher.flush()
+            batcher = None
         if batcher is None:
-            batcher = NodeBatcher(reading.node, self._boot_id, self._rules)
+            batcher = NodeBatcher(reading.node, boot_id, self._rules)
             self._batchers[reading.node] = batcher
             if self._live:
                 started = SampleEvent(ts=reading.ts, kind=EventKind.COLLECTOR_STARTED)
                 reading = replace(reading, events=(started, *reading.events))
-        return batcher.add(reading)
+        return [*ready, *batcher.add(reading)]
 
     def _publish(self, samples: Iterable[NodeSample], publisher: SamplePublisher) -> None:
         for sample in samples:
@@ -335,14 +344,11 @@ class CollectorService:
             self._metrics.set_state(state)
 
     def _make_boot_id(self, host: HostFiles) -> str:
-        """Name this run: the source's own word, else the kernel's boot id and the start.
+        """Name this run: the kernel's boot id and the start of the collector.
 
         ``seq`` begins at 0 with every start of the collector, so the kernel's id alone would
         make the first messages after a restart look like repetitions.
         """
-        own = getattr(self._source, "boot_id", None)
-        if isinstance(own, str) and own:
-            return own
         return f"{host.read_boot_id()}-{self._clock.unix_ms():x}"
 
 
