@@ -24,6 +24,8 @@ from foreshock.run import Outcome, run_services
 
 __all__ = ["run_demo"]
 
+_PLAIN_WIDTH = 120
+
 
 def run_demo(
     *,
@@ -57,7 +59,7 @@ def run_demo(
         0 if every service ended cleanly and, with ``seconds``, no alert was wrong and no fault
         missed whose deadline has passed; else 1.
     """
-    out = console or Console()
+    out = console or _console()
     fleet = SimulatedFleet(SimulatedSettings(seed=seed), faults=default_schedule(seed))
     source = CountedSource(fleet)
     clock = ScaledClock(speed)
@@ -100,6 +102,12 @@ def _finish(
         out.print(problem, markup=False)
     failed = judged and not score.clean
     return 1 if failed else outcome.exit_code
+
+
+def _console() -> Console:
+    terminal = Console()
+    # A pipe or a file has no width of its own; the default of 80 would cut the summary.
+    return terminal if terminal.is_terminal else Console(width=_PLAIN_WIDTH)
 
 
 @contextmanager

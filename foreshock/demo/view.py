@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -20,8 +20,10 @@ __all__ = ["Screen", "delivery_line", "event_line", "status_line", "summary"]
 _COLOURS = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
 _VERDICTS = {Verdict.RIGHT: "green", Verdict.MISSED: "bold red", Verdict.OPEN: "dim"}
 _WORDS = {Verdict.RIGHT: "right", Verdict.MISSED: "missed", Verdict.OPEN: "not due yet"}
-_SHOWN_EVENTS = 10
+_LEAST_EVENTS = 3
 _SHOWN_DELIVERIES = 5
+_FIXED_LINES = 15  # titles, headings and frames
+_WIDE = 100
 
 
 def _clock_text(ms: int) -> str:
@@ -69,14 +71,13 @@ class Screen:
         self._url = url
         self.rate = 0.0
 
-    def __rich__(self) -> RenderableType:
+    def __rich_console__(self, console: Console, _options: ConsoleOptions) -> RenderResult:
         score = self._progress.scored(self._clock.unix_ms(), self._clock.speed)
-        return Group(
-            self._head(),
-            self._faults(score),
-            self._alerts(),
-            self._deliveries(),
-        )
+        yield self._head()
+        yield self._faults(score)
+        room = console.height - _FIXED_LINES - len(score.faults) - _SHOWN_DELIVERIES
+        yield self._alerts(max(_LEAST_EVENTS, room))
+        yield self._deliveries()
 
     def _head(self) -> RenderableType:
         clock = self._clock
@@ -108,11 +109,11 @@ class Screen:
         table.caption_justify = "left"
         return table
 
-    def _alerts(self) -> RenderableType:
+    def _alerts(self, count: int) -> RenderableType:
         table = Table(title="Alerts", title_justify="left", expand=True)
         for name in ("time", "severity", "what", "where", "summary"):
             table.add_column(name, no_wrap=True, ratio=4 if name == "summary" else None)
-        for event in self._progress.newest_events(_SHOWN_EVENTS):
+        for event in self._progress.newest_events(count):
             resolved = event.state == AlertState.RESOLVED
             table.add_row(
                 event.observed_at[11:19],
@@ -145,15 +146,17 @@ def _state(fault: FaultScore, now: int) -> Text:
 def summary(progress: Progress, score: Score, console: Console) -> None:
     """Print what was injected and what became of it."""
     table = Table(title="Faults injected", title_justify="left")
-    for name in ("fault", "where", "alert due", "severity", "delay", "limit", "verdict"):
-        table.add_column(name)
+    wide = console.width >= _WIDE
+    alert_column = ("alert due",) if wide else ()
+    for name in ("fault", "where", *alert_column, "severity", "delay", "limit", "verdict"):
+        table.add_column(name, no_wrap=True)
     for fault in score.faults:
         truth, alert = fault.truth, fault.alert
         late = fault.verdict is Verdict.MISSED and alert is not None
         table.add_row(
             str(truth.fault),
             progress.truth_place(truth),
-            f"{truth.family}/{truth.kind}",
+            *([f"{truth.family}/{truth.kind}"] if wide else []),
             alert.severity if alert else "",
             "" if fault.delay_seconds is None else f"{fault.delay_seconds:.0f} s",
             f"{(truth.deadline - truth.start) / 1000:.0f} s",
