@@ -200,14 +200,16 @@ def is_header(cells: Sequence[str]) -> bool:
 
     Examples
     --------
-    >>> is_header(["index", " temperature.gpu", " power.draw [W]"])
+    >>> is_header(["index", "temperature.gpu", "power.draw [W]"])
     True
-    >>> is_header(["0", " 41", " 69.85 W"])
+    >>> is_header(["0", "41", "69.85 W"])
     False
     """
+    if any(cell[:1].isdigit() for cell in cells):
+        return False  # settled by the first cell of nearly every row
     names = [_split_name(cell)[0] for cell in cells]
     known = sum(name in HEADER_NAMES or name.startswith(_HEADER_PREFIXES) for name in names)
-    return known >= 1 and 3 * known >= len(names) and not any(name[:1].isdigit() for name in names)
+    return known >= 1 and 3 * known >= len(names)
 
 
 def layout_of(header: Sequence[str]) -> Layout:

@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from collector.replay.cells import LOST, RESET_REQUIRED, Cell, absence, number
 from collector.replay.identity import Devices
 from collector.replay.stats import ReplayStats
 from collector.replay.times import TimeReader
-from schemas.metrics import METRICS, plausible
+from schemas.metrics import METRICS, Metric
 from schemas.sample import GpuInventory, ThresholdKind, ValueStatus
 
 __all__ = ["Layout", "Recipe", "Role", "Row", "RowReader", "number_at", "one"]
@@ -25,6 +26,8 @@ Recipe = Callable[[Sequence[str]], Cell]
 # The field-230 code for "reset the GPU" (nvml.h, nvmlDeviceGpuRecoveryAction_t).
 _ACTION_RESET = 1.0
 _MAX_FACTS = 4096
+# Different cells remembered per column.
+_REMEMBERED = 1024
 
 
 class Role(StrEnum):
@@ -91,13 +94,14 @@ class Row:
 
 
 def one(position: int, convert: Callable[[str], Cell]) -> Recipe:
-    """Make the recipe that converts one cell."""
-    return lambda cells: convert(cells[position])
+    """Make the recipe that converts one cell; most cells repeat, so they are remembered."""
+    remembered = lru_cache(maxsize=_REMEMBERED)(convert)
+    return lambda cells: remembered(cells[position])
 
 
 def number_at(position: int, unit: str) -> Recipe:
     """Make the recipe that reads a number in ``unit`` unless the cell names its own."""
-    return lambda cells: number(cells[position], unit)
+    return one(position, lambda text: number(text, unit))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,6 +129,12 @@ class RowReader:
     model: str | None
     stats: ReplayStats
     _facts: dict[tuple[str | None, ...], GpuInventory] = field(default_factory=dict)
+    _plan: tuple[tuple[str, Metric, tuple[Recipe, ...]], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Look the metrics up once."""
+        recipes = self.layout.recipes
+        self._plan = tuple((name, METRICS[name], ways) for name, ways in recipes.items())
 
     def read(self, cells: Sequence[str]) -> Row:
         """Read one line's cells.
@@ -137,7 +147,7 @@ class RowReader:
         if len(cells) != len(self.layout.header):
             raise ValueError(f"has {len(cells)} columns, expected {len(self.layout.header)}")
         ts = self.times.read(cells[self.layout.roles[Role.TIME]])
-        values = {metric: self._cell(metric, cells) for metric in self.layout.recipes}
+        values = {name: self._cell(metric, cells, ways) for name, metric, ways in self._plan}
         for metric, value in self.layout.constants.items():
             values.setdefault(metric, Cell(value))
         self._derive(values)
@@ -151,12 +161,12 @@ class RowReader:
             job=self._said(cells, Role.JOB),
         )
 
-    def _cell(self, metric: str, cells: Sequence[str]) -> Cell:
+    def _cell(self, metric: Metric, cells: Sequence[str], ways: tuple[Recipe, ...]) -> Cell:
         first: Cell | None = None
-        for recipe in self.layout.recipes[metric]:
+        for recipe in ways:
             cell = recipe(cells)
             if cell.value is not None:
-                if plausible(METRICS[metric], cell.value):
+                if metric.low <= cell.value <= metric.high:
                     return cell
                 self.stats.implausible += 1
                 cell = Cell(None, ValueStatus.IMPLAUSIBLE)
