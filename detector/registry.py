@@ -15,9 +15,10 @@ from typing import Any
 
 import detector.detectors
 from detector.base import Detector
+from detector.cohort.multivariate import Multivariate
 from schemas.errors import ConfigError
 
-__all__ = ["available", "build"]
+__all__ = ["available", "build", "build_cohort"]
 
 
 def available() -> dict[str, type[Detector]]:
@@ -55,6 +56,16 @@ def build(
     return tuple(
         _make(cls, overrides.get(name, {})) for name, cls in classes.items() if name not in left_out
     )
+
+
+def build_cohort(
+    parameters: Mapping[str, Mapping[str, Any]] | None = None, disabled: Iterable[str] = ()
+) -> Multivariate | None:
+    """Make the cohort tier's detector, or None if it is disabled. Raises ConfigError."""
+    if Multivariate.name in set(disabled):
+        return None
+    made = _make(Multivariate, (parameters or {}).get(Multivariate.name, {}))
+    return made if isinstance(made, Multivariate) else None
 
 
 def _make(cls: type[Detector], values: Mapping[str, Any]) -> Detector:

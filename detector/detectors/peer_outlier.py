@@ -213,8 +213,8 @@ class PeerOutlier:
             ),
             action=Action.CHECK_COOLING,
             next_steps=(
-                "Compare the fan duty and the air or coolant path of this slot with its neighbours.",
-                "Keep the job running: the GPU is not yet at its limit. Watch for thermal slowdown.",
+                "Compare fan duty and air or coolant path of this slot with its neighbours.",
+                "Keep the job running: no limit is reached yet. Watch for thermal slowdown.",
                 "At the next maintenance reseat the heat sink or renew the thermal interface; if "
                 "the excess stays, have the GPU examined.",
             ),
