@@ -10,6 +10,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
@@ -34,14 +35,16 @@ __all__ = ["EXIT_OK", "EXIT_UNUSABLE", "Feed", "run_replay"]
 EXIT_OK = 0
 EXIT_UNUSABLE = 2
 _STDOUT = Path("-")
-_REFRESH_SAMPLES = 200
+# Fed together, which is faster and gives the same alerts; little to hold in memory.
+_BATCH = 128
+_PLAIN_WIDTH = 160
 
 
 class Feed(Protocol):
     """What a replay needs of the detector."""
 
-    def feed(self, sample: NodeSample) -> list[AlertEvent]:
-        """Take one message; return what there is to say because of it."""
+    def feed(self, samples: Sequence[NodeSample]) -> list[AlertEvent]:
+        """Take some messages in order; return what there is to say because of them."""
         ...
 
     def finish(self) -> list[AlertEvent]:
@@ -84,7 +87,7 @@ def run_replay(
     int
         Exit code: 0, or 2 if a recording cannot be used or cannot be read to its end.
     """
-    console = console or Console(stderr=True)
+    console = console or _people()
     try:
         source = ReplaySource(_settings(files, format, map_path, timezone, node))
         _require_rows(source)
@@ -95,6 +98,11 @@ def run_replay(
         return EXIT_UNUSABLE
     show(outcome, console)
     return EXIT_OK if outcome.stopped_by is None else EXIT_UNUSABLE
+
+
+def _people() -> Console:
+    """Make the console for people; a log file is wider than a forgotten terminal's 80."""
+    return Console(stderr=True, width=None if sys.stderr.isatty() else _PLAIN_WIDTH)
 
 
 def _settings(
@@ -134,11 +142,11 @@ def _drive(
     try:
         with _progress(console) as progress:
             task = progress.add_task("replay", total=source.stats.total_bytes)
-            for sample in samples_of(source):
-                _take(outcome, pipeline.feed(sample), sink)
-                outcome.count(sample)
-                if outcome.messages % _REFRESH_SAMPLES == 0:
-                    progress.update(task, completed=source.stats.bytes_read)
+            samples = samples_of(source)
+            while batch := list(islice(samples, _BATCH)):
+                outcome.count(batch)
+                _take(outcome, pipeline.feed(batch), sink)
+                progress.update(task, completed=source.stats.bytes_read)
             _take(outcome, pipeline.finish(), sink)
             progress.update(task, completed=source.stats.total_bytes)
     except SourceError as exc:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -57,14 +58,15 @@ class Outcome:
     elapsed_seconds: float = 0.0
     stopped_by: str | None = None
 
-    def count(self, sample: NodeSample) -> None:
-        """Count one message that was fed."""
-        self.messages += 1
-        self.gpu_samples += len(sample.ts) * len(sample.gpu)
-        self.nodes.add(sample.node)
-        first, last = sample.ts[0], sample.ts[-1]
-        self.first_ts = first if self.first_ts is None else min(first, self.first_ts)
-        self.last_ts = last if self.last_ts is None else max(last, self.last_ts)
+    def count(self, samples: Sequence[NodeSample]) -> None:
+        """Count messages that are fed."""
+        self.messages += len(samples)
+        for sample in samples:
+            self.gpu_samples += len(sample.ts) * len(sample.gpu)
+            self.nodes.add(sample.node)
+            first, last = sample.ts[0], sample.ts[-1]
+            self.first_ts = first if self.first_ts is None else min(first, self.first_ts)
+            self.last_ts = last if self.last_ts is None else max(last, self.last_ts)
 
     def note(self, event: AlertEvent) -> None:
         """Keep the newest event of each alert and its highest severity."""
@@ -94,7 +96,7 @@ def show(outcome: Outcome, console: Console) -> None:
 def _table(outcome: Outcome, alerts: list[AlertEvent]) -> Table:
     table = Table(title="Alerts", title_justify="left")
     for name in ("severity", "alert", "subject", "started (UTC)", "ended (UTC)", "summary"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", ratio=1 if name == "summary" else None)
     for event in alerts:
         severity = outcome.worst[event.alert_id]
         table.add_row(
@@ -110,13 +112,14 @@ def _table(outcome: Outcome, alerts: list[AlertEvent]) -> Table:
 
 def _who(subject: Subject) -> str:
     if subject.scope == Scope.GPU:
-        index = "" if subject.gpu_index is None else f" {subject.gpu_index}"
-        return f"{subject.node or ''} GPU{index} {subject.gpu_uuid or ''}".strip()
+        index = subject.gpu_index
+        name = subject.gpu_uuid or "" if index is None else f"GPU {index}"
+        return f"{subject.node or ''} {name}".strip()
     return f"{subject.scope} {subject.entity}".strip()
 
 
 def _short(time: str) -> str:
-    return time.replace("T", " ").removesuffix("Z")
+    return time.replace("T", " ")[:19]
 
 
 def _still(event: AlertEvent) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from collector.replay.samples import iter_samples
+from collector.replay.settings import ReplaySettings
 from foreshock.replay import EXIT_OK, EXIT_UNUSABLE, run_replay
 from foreshock.replay_summary import MAX_SHOWN
 from schemas.alert import AlertEvent, DetectorRef, Subject, alert_id_of, fingerprint_of, rfc3339
-from schemas.codec import decode_alert
+from schemas.codec import decode_alert, encode
 from schemas.sample import NodeSample
 
 ROWS = "timestamp, index, temperature.gpu\n" + "".join(
@@ -57,9 +59,12 @@ class FakeDetector:
     fed: list[NodeSample] = field(default_factory=list)
     finished: int = 0
 
-    def feed(self, sample: NodeSample) -> list[AlertEvent]:
-        self.fed.append(sample)
-        return self.speak(len(self.fed), sample)
+    def feed(self, samples: Sequence[NodeSample]) -> list[AlertEvent]:
+        events = []
+        for sample in samples:
+            self.fed.append(sample)
+            events += self.speak(len(self.fed), sample)
+        return events
 
     def finish(self) -> list[AlertEvent]:
         self.finished += 1
@@ -184,3 +189,64 @@ def test_an_alert_file_that_cannot_be_opened_is_exit_code_2(
     code = run_replay([written(tmp_path)], alerts_out=out, console=console, pipeline=FakeDetector())
     assert code == EXIT_UNUSABLE
     assert "Cannot write the alerts" in said(console)
+
+
+@pytest.fixture
+def long_recording(shared: Path) -> Path:
+    return shared / "recordings" / "timeseries" / "hopper_sxm_x8_run_0317_0339.csv.gz"
+
+
+MAPS = Path(__file__).resolve().parents[2] / "maps"
+
+
+def test_the_long_recording_gives_the_thermal_outlier_and_nothing_else(
+    long_recording: Path, tmp_path: Path, console: Console
+) -> None:
+    """GPU 1 is the outlier; dips, GPU 0 alone, staggered stop and cool-down are normal."""
+    out = tmp_path / "alerts.jsonl"
+    code = run_replay(
+        [long_recording], map_path=MAPS / "hopper_sxm_x8.toml", alerts_out=out, console=console
+    )
+    assert code == EXIT_OK
+    events = [decode_alert(line) for line in out.read_bytes().splitlines()]
+    loud = [event for event in events if event.severity != "info"]
+    assert {(event.family, event.kind) for event in loud} == {("thermal_fault", "peer_outlier")}
+    assert {event.subject.gpu_index for event in loud} == {1}
+    assert {event.severity for event in loud} == {"warning"}
+
+
+@pytest.mark.parametrize(
+    ("file", "column_map"),
+    [
+        ("hopper_sxm_x8_baseline_0341_0346.csv.gz", "hopper_sxm_x8.toml"),
+        ("superbench_monitor_8x16gb.jsonl", "superbench_monitor.toml"),
+    ],
+)
+def test_healthy_recordings_give_nothing_of_warning_or_above(
+    shared: Path, tmp_path: Path, console: Console, file: str, column_map: str
+) -> None:
+    out = tmp_path / "alerts.jsonl"
+    path = shared / "recordings" / "timeseries" / file
+    assert run_replay([path], map_path=MAPS / column_map, alerts_out=out, console=console) == 0
+    events = [decode_alert(line) for line in out.read_bytes().splitlines()]
+    assert [event.summary for event in events if event.severity != "info"] == []
+
+
+@pytest.mark.parametrize("step_seconds", [1, 5, 10])
+def test_a_slower_copy_of_the_recording_gives_the_same_alert(
+    long_recording: Path, tmp_path: Path, console: Console, step_seconds: int
+) -> None:
+    """The last tick of each step, as a slower collector would have read it, as JSON lines."""
+    settings = ReplaySettings(files=(long_recording,), map=MAPS / "hopper_sxm_x8.toml")
+    samples = list(iter_samples(settings))
+    kept = {sample.ts[0] // (1000 * step_seconds): sample for sample in samples}
+    keyframes = [replace(sample, inventory=samples[0].inventory) for sample in kept.values()]
+    slow = tmp_path / "slow.jsonl"
+    slow.write_bytes(b"".join(encode(sample) + b"\n" for sample in keyframes))
+    outs = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for out in outs:
+        assert run_replay([slow], alerts_out=out, console=console) == EXIT_OK
+    assert outs[0].read_bytes() == outs[1].read_bytes()  # every replay is the same
+    events = [decode_alert(line) for line in outs[0].read_bytes().splitlines()]
+    loud = {(e.family, e.kind, e.subject.gpu_index) for e in events if e.severity != "info"}
+    assert loud == {("thermal_fault", "peer_outlier", 1)}
