@@ -251,7 +251,8 @@ class Consuming:
         for place in places:
             worker = self._wiring.make(place.partition)
             saved = self._wiring.snapshots.load(place.topic, place.partition)
-            held = _Held(worker=worker, next_offset=0, saved_offset=-1)
+            # -1: nothing read yet, so nothing to save and no position to commit.
+            held = _Held(worker=worker, next_offset=-1, saved_offset=-1)
             if saved is not None:
                 self._take_over(place, held, saved)
                 starts[place] = held.next_offset
