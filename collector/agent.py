@@ -202,13 +202,13 @@ class CollectorService:
     def _sleep(self, due: float, stop: threading.Event, publisher: SamplePublisher) -> bool:
         """Wait for the tick, looking at delivery reports on long waits; True if told to stop."""
         clock = self._clock
-        while (now := clock.monotonic()) < due:
-            if clock.sleep_until(min(due, now + _POLL_SECONDS), stop):
+        while True:
+            if clock.sleep_until(min(due, clock.monotonic() + _POLL_SECONDS), stop):
                 return True
             self._beat = clock.monotonic()
-            if clock.monotonic() < due:
-                publisher.step(clock.monotonic(), clock.unix_ms())
-        return stop.is_set()
+            if self._beat >= due:
+                return False
+            publisher.step(clock.monotonic(), clock.unix_ms())
 
     def _collect(
         self, reader: Reader, ts_ms: int, next_due: float, stop: threading.Event
