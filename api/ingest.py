@@ -57,7 +57,10 @@ class Positions:
         self._group = group
 
     def load(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the next offset of those places that have one."""
+        """Return the next offset of each place; 0, the oldest record kept, where none is known.
+
+        Not the bus's own position: a store that was lost must be filled again.
+        """
         query = sa.select(consumer.c.topic, consumer.c.partition, consumer.c.next_offset).where(
             consumer.c.consumer_group == self._group
         )
@@ -66,7 +69,7 @@ class Positions:
                 TopicPartition(row.topic, row.partition): row.next_offset
                 for row in connection.execute(query)
             }
-        return {place: known[place] for place in places if place in known}
+        return {place: known.get(place, 0) for place in places}
 
     def save(self, connection: sa.Connection, offsets: Mapping[TopicPartition, int]) -> None:
         """Move the positions, in the transaction that stores what was read."""

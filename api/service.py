@@ -69,6 +69,7 @@ class ApiService:
         self._metrics = ApiMetrics(self.registry)
         self._targets = {e.name: _target(e) for e in settings.endpoints if e.enabled}
         self._readiness: Readiness | None = None
+        self._store: Database | None = None
         self._address: tuple[str, int] | None = None
         self._listening = threading.Event()
         self._failure: BaseException | None = None
@@ -77,6 +78,11 @@ class ApiService:
     def address(self) -> tuple[str, int] | None:
         """Host and port once listening, else None."""
         return self._address
+
+    @property
+    def store(self) -> Database | None:
+        """The open store while running, else None."""
+        return self._store
 
     def wait_until_listening(self, timeout_seconds: float) -> bool:
         """Wait until requests are answered; False after the time-out."""
@@ -99,9 +105,11 @@ class ApiService:
         """
         url = self._settings.database
         database = Database.open(url.get_secret_value() if url else None, self._data_dir)
+        self._store = database
         try:
             self._run(database, stop)
         finally:
+            self._store = None
             self._readiness = None
             self._address = None
             self._listening.clear()

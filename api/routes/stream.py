@@ -7,8 +7,8 @@ from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import Response
-from fastapi.sse import EventSourceResponse, format_sse_event
+from fastapi.responses import Response, StreamingResponse
+from fastapi.sse import format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 from api.feed import Feed
@@ -26,6 +26,11 @@ REPLAY_LIMIT = 10_000
 _PAGE = 200
 
 
+class _EventStream(StreamingResponse):
+    # FastAPI's own EventSourceResponse fixes the heartbeat and cannot be told to end.
+    media_type = "text/event-stream"
+
+
 @router.get("/events", response_model=EventPage, summary="Read the event log after an id")
 def list_events(
     queries: QueriesOf,
@@ -39,7 +44,7 @@ def list_events(
 
 @router.get(
     "/stream",
-    response_class=EventSourceResponse,
+    response_class=_EventStream,
     summary="Follow alert events as they come (server-sent events)",
 )
 async def stream(
@@ -47,7 +52,7 @@ async def stream(
     queries: QueriesOf,
     feed: FeedOf,
     last_event_id: Annotated[int | None, Header(ge=0, le=MAX_ID)] = None,
-) -> EventSourceResponse:
+) -> _EventStream:
     """Send each event as ``alert`` with the log's id; resume with ``Last-Event-ID``.
 
     Without ``Last-Event-ID`` only new events come. Who has missed more than 10,000 gets one
@@ -55,7 +60,7 @@ async def stream(
     """
     metrics: ApiMetrics = request.app.state.metrics
     heartbeat: float = request.app.state.settings.heartbeat_seconds
-    return EventSourceResponse(
+    return _EventStream(
         _follow(queries, feed, metrics, last_event_id, heartbeat),
         headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
     )
