@@ -7,7 +7,6 @@ node agent never loads the web framework.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -79,11 +78,6 @@ def _start(config: Path | None) -> Settings:
 def _leave(outcome: Outcome) -> NoReturn:
     for sentence in outcome.problems:
         typer.echo(f"foreshock: {sentence}", err=True)
-    if outcome.hung:
-        # Threads that hang would keep the interpreter from ending.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(outcome.exit_code)
     raise typer.Exit(outcome.exit_code)
 
 
@@ -222,7 +216,9 @@ def doctor(config: ConfigOption = None) -> None:
     from rich.console import Console
 
     from foreshock.doctor import Grade, examine, show
+    from foreshock.logs import set_up_logging
 
+    set_up_logging("error", "auto")  # the table says it
     results = examine(loaded)
     show(results, Console())
     raise typer.Exit(1 if any(result.grade == Grade.FAIL for result in results) else 0)

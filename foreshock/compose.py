@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import MappingProxyType
 
 from bus import Bus, open_bus
@@ -18,8 +19,9 @@ from collector.source import Source
 from foreshock.config import Settings
 from foreshock.datadir import ServiceLock, open_data_dir, restrict_new_files, service_folder
 from foreshock.health import HealthServer
-from foreshock.run import Outcome, run_services
+from foreshock.run import Outcome, abandon, run_services
 from foreshock.service import Service
+from schemas.errors import ConfigError
 
 __all__ = ["SERVICES", "composed", "placed", "prepared_bus", "run_composed"]
 
@@ -61,8 +63,8 @@ def placed(settings: Settings) -> Settings:
     bus, collector = settings.bus, settings.collector
     folder = settings.data_dir
     # An absolute path stays as it is: that is how "/" joins.
-    bus = bus.model_copy(update={"path": folder / "bus" / bus.path})
-    spool_path = folder / "collector" / (collector.spool.path or "spool.sqlite")
+    bus = bus.model_copy(update={"path": folder / "bus" / bus.path.expanduser()})
+    spool_path = folder / "collector" / (collector.spool.path or Path("spool.sqlite")).expanduser()
     spool = collector.spool.model_copy(update={"path": spool_path})
     collector = collector.model_copy(update={"spool": spool})
     return settings.model_copy(update={"bus": bus, "collector": collector})
@@ -96,6 +98,11 @@ def composed(
     ForeshockError
         If the data directory, the bus or a port cannot be used.
     """
+    if settings.bus.transport == "memory" and set(names) != set(SERVICES):
+        raise ConfigError(
+            "bus.transport is memory, which ends with the process: no other service would ever "
+            "see a message. Set it to sqlite or kafka, or run 'foreshock up'."
+        )
     restrict_new_files()
     settings = placed(settings)
     with ExitStack() as held:
@@ -140,4 +147,7 @@ def run_composed(
 ) -> Outcome:
     """Build services, run them until a signal comes, and let go. See :func:`composed`."""
     with composed(settings, names, source=source) as services:
-        return run_services(services, stop if stop is not None else threading.Event())
+        outcome = run_services(services, stop if stop is not None else threading.Event())
+        if outcome.hung:
+            abandon(outcome)  # closing the bus could wait for the thread that hangs
+    return outcome

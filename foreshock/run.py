@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import NoReturn
 
 import structlog
 
@@ -16,7 +19,7 @@ from foreshock.datadir import disk_sentence
 from foreshock.service import Service
 from schemas.errors import ForeshockError
 
-__all__ = ["GRACE_SECONDS", "Outcome", "error_sentence", "run_services"]
+__all__ = ["GRACE_SECONDS", "Outcome", "abandon", "error_sentence", "run_services"]
 
 #: Seconds that services have to end; one less than promised, for the exit itself.
 GRACE_SECONDS = 9.0
@@ -45,6 +48,15 @@ class Outcome:
     def exit_code(self) -> int:
         """0 if every service ended cleanly, else 1."""
         return 1 if self.problems else 0
+
+
+def abandon(outcome: Outcome) -> NoReturn:
+    """Leave the process at once: threads that hang could keep any tidier end from coming."""
+    for sentence in outcome.problems:
+        sys.stderr.write(f"foreshock: {sentence}\n")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(outcome.exit_code)
 
 
 def error_sentence(name: str, exc: BaseException) -> str:
@@ -88,7 +100,13 @@ def _signals(on_signal: Callable[[int], None]) -> Iterator[None]:
         yield
         return
 
+    interrupted: list[int] = []
+
     def handle(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            if interrupted:
+                os._exit(128 + number)  # a second Ctrl-C: the user does not want to wait
+            interrupted.append(number)
         on_signal(number)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}

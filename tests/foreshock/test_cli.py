@@ -153,6 +153,15 @@ def test_an_open_address_without_a_key_is_refused(
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("command", ["collect", "detect", "serve"])
+def test_one_service_alone_on_the_memory_bus_is_refused(
+    foreshock: Callable[..., Any], command: str
+) -> None:
+    result = foreshock(command, FORESHOCK_BUS__TRANSPORT="memory")
+    assert result.returncode == 2
+    assert "bus.transport is memory" in result.stderr
+
+
 def test_a_data_dir_that_cannot_be_used_is_a_sentence(
     foreshock: Callable[..., Any], tmp_path: Path
 ) -> None:
