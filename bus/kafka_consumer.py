@@ -12,7 +12,7 @@ Traps of the client that shape this file:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import confluent_kafka as ck  # noqa: TID251 - this is the one door
@@ -63,6 +63,7 @@ class KafkaSubscriber:
         self._down = False
         self._closed = False
         self._next: dict[TopicPartition, int | None] = {}  # None: not known before a record came
+        self._paused: set[TopicPartition] = set()
         self._homeless: set[TopicPartition] = set()  # assigned, but without a usable position
         self._lonely_since: float | None = time.monotonic()
         self._warned: set[tuple[str, int]] = set()
@@ -136,35 +137,32 @@ class KafkaSubscriber:
         made anew). What fails is tried again at the next turn.
         """
         for place in sorted(self._homeless):
-            if place not in self._next:
-                self._homeless.discard(place)
-                continue
-            try:
-                offset = self._inside(place, self._next[place])
-                self._consumer.seek(ck.TopicPartition(*place, offset))
-            except ck.KafkaException as error:
-                self._heed(place, error.args[0])
-                return
-            self._next[place] = offset
+            if place in self._next:
+                try:
+                    self._replace(place, self._next[place])
+                except ck.KafkaException as error:
+                    self._heed(place, error.args[0])
+                    return
             self._homeless.discard(place)
 
-    def _inside(self, place: TopicPartition, wanted: int | None) -> int:
-        """Return the wanted offset if the log has it, else the nearest one that it has."""
+    def _replace(self, place: TopicPartition, wanted: int | None) -> None:
+        low, high = self._bounds(place)
+        if wanted is None:
+            offset = low if self._start == Start.EARLIEST else high
+        else:
+            offset = min(max(wanted, low), high)
+        # seek() is refused here (erroneous state): the client has stopped the partition.
+        self._consumer.incremental_unassign([ck.TopicPartition(*place)])
+        self._consumer.incremental_assign([ck.TopicPartition(*place, offset)])
+        self._next[place] = offset
+        if place in self._paused:
+            self._consumer.pause([ck.TopicPartition(*place)])
+        _log.warning("bus_offset_replaced", place=place, wanted=wanted, first=low, end=high)
+
+    def _bounds(self, place: TopicPartition) -> tuple[int, int]:
         at = ck.TopicPartition(place.topic, place.partition)
         low, high = self._consumer.get_watermark_offsets(at, _ANSWER_SECONDS)
-        if wanted is None:
-            return low if self._start == Start.EARLIEST else high
-        offset = min(max(wanted, low), high)
-        if offset != wanted:
-            _log.warning(
-                "bus_offset_out_of_range",
-                topic=place.topic,
-                partition=place.partition,
-                wanted=wanted,
-                first=low,
-                end=high,
-            )
-        return offset
+        return low, high
 
     def _positions(
         self, places: Sequence[TopicPartition], wanted: Mapping[TopicPartition, int]
@@ -181,7 +179,8 @@ class KafkaSubscriber:
                     found[TopicPartition(tp.topic, tp.partition)] = tp.offset
             for place in open_places:
                 if found[place] is None:
-                    found[place] = self._inside(place, None)
+                    low, high = self._bounds(place)
+                    found[place] = low if self._start == Start.EARLIEST else high
         except ck.KafkaException as error:
             # The client asks for committed offsets itself, again and again, and reports a place
             # without one as an error in the stream.
@@ -215,18 +214,17 @@ class KafkaSubscriber:
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
         """Return no records of these places until ``resume``; keep calling ``poll``."""
-        self._each(self._consumer.pause, places)
+        held = {place for place in places if place in self._next}
+        if held:
+            self._paused |= held
+            self._consumer.pause([ck.TopicPartition(*place) for place in held])
 
     def resume(self, places: Iterable[TopicPartition]) -> None:
         """Undo ``pause``."""
-        self._each(self._consumer.resume, places)
-
-    def _each(
-        self, act: Callable[[list[ck.TopicPartition]], None], places: Iterable[TopicPartition]
-    ) -> None:
-        held = [ck.TopicPartition(*place) for place in places if place in self._next]
+        held = {place for place in places if place in self._paused}
         if held:
-            act(held)
+            self._paused -= held
+            self._consumer.resume([ck.TopicPartition(*place) for place in held])
 
     def close(self) -> None:
         """Leave the group; ``on_revoked`` runs first for what is still assigned."""
@@ -298,6 +296,7 @@ class KafkaSubscriber:
     def _forget(self, places: Iterable[TopicPartition]) -> None:
         for place in places:
             self._next.pop(place, None)
+            self._paused.discard(place)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

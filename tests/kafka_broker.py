@@ -114,19 +114,21 @@ class KafkaBroker:
     def start(self, timeout_seconds: float = 60.0) -> None:
         """Start the process and wait until it answers."""
         with (self.folder / "broker.log").open("ab") as log:
-            process = subprocess.Popen(
+            # Not subprocess: a worker that ends before the last one must not warn of its child.
+            self.pid = os.posix_spawnp(
+                self.command[0],
                 self.command,
-                cwd=self.folder,
-                env=os.environ | self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # an interrupted test run ends it by stop(), not by Ctrl-C
+                os.environ | self.environment,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, log.fileno(), 1),
+                    (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
+                ],
+                setsid=True,  # an interrupted test run ends it by stop(), not by Ctrl-C
             )
-        self.pid = process.pid
         deadline = time.monotonic() + timeout_seconds
         while not answers(self.bootstrap):
-            if process.poll() is not None or time.monotonic() > deadline:
+            if not _alive(self.pid) or time.monotonic() > deadline:
                 self.kill()
                 tail = (self.folder / "broker.log").read_text(errors="replace")[-2000:]
                 raise BrokerMissingError(f"the broker did not start: {tail}")
