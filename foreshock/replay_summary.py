@@ -152,6 +152,8 @@ def _damage(stats: ReplayStats) -> list[str]:
     ):
         if count > 0:
             sentences.append(f"{_many(count, thing)} {why}")
+    if 10 * stats.backwards > stats.rows:
+        sentences.append("Most of the recording may be missing here: sort its rows by time.")
     return sentences
 
 

@@ -81,10 +81,11 @@ class ColumnMap(BaseModel):
         description="strptime pattern; default: ISO 8601, nvidia-smi's form and unix times.",
     )
     round_seconds: float = Field(
-        default=0.0,
+        default=0.5,
         ge=0,
         le=60,
-        description="Rows of different GPUs at most so far apart are one tick, in seconds.",
+        description="Rows of different GPUs at most so far apart are one tick, in seconds, but "
+        "never more than half the time between two rows of one GPU; 0: only equal times.",
     )
     node: str | None = Field(default=None, description="Name of the node, if no column has it.")
     model: str | None = Field(default=None, description="Model, if no column has it.")

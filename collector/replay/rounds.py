@@ -20,6 +20,7 @@ __all__ = ["Booted", "Order", "Rounds"]
 
 # How long, in event time, a tick of one node waits for more rows while others go on.
 _STALE_MS = 10_000
+_PACE_GROWTH = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,10 @@ class Order:
             self.stats.backwards += rows
         return False
 
+    def last(self, node: str) -> int | None:
+        """Return the time of a node's last reading in this boot."""
+        return self._last.get(node)
+
     def advance(self, node: str, ts: int) -> None:
         """Record that a node has a reading at this time."""
         self._last[node] = max(ts, self._last.get(node, ts))
@@ -101,7 +106,8 @@ class Rounds:
         Counters.
     tolerance_ms
         Rows of different GPUs at most so far apart are one tick: nvidia-smi stamps every row
-        on its own. 0 joins only equal times.
+        on its own. Never more than half the time between two rows of one GPU. 0 joins only
+        equal times.
     """
 
     order: Order
@@ -109,6 +115,7 @@ class Rounds:
     tolerance_ms: int = 0
     _open: dict[str, _Open] = field(default_factory=dict)
     _device_ts: dict[str, int] = field(default_factory=dict)
+    _step_ms: dict[str, float] = field(default_factory=dict)
     _facts: dict[str, GpuInventory] = field(default_factory=dict)
     _lost: set[str] = field(default_factory=set)
     _events: dict[str, list[SampleEvent]] = field(default_factory=dict)
@@ -137,6 +144,7 @@ class Rounds:
         if current is None:
             if not self.order.admits(row.node, row.ts):
                 return
+            self._pace(row)
             self.order.advance(row.node, row.ts)
             current = self._open[row.node] = _Open(row.ts, self.order.boot_id)
         current.rows[gpu] = row
@@ -164,7 +172,17 @@ class Rounds:
         if row.ts == current.ts:
             return True
         same_place = row.facts.index is not None and row.facts.index in current.indices
-        return not same_place and abs(row.ts - current.ts) <= self.tolerance_ms
+        # Half a step at most: after damage a late sweep must not complete the one before it.
+        step = self._step_ms.get(row.node, 2.0 * self.tolerance_ms)
+        return not same_place and abs(row.ts - current.ts) <= min(self.tolerance_ms, step / 2)
+
+    def _pace(self, row: Row) -> None:
+        """Follow the time between ticks: down at once, up slowly, for a gap is no new pace."""
+        before = self.order.last(row.node)
+        if before is not None:
+            step = row.ts - before
+            known = self._step_ms.get(row.node, step)
+            self._step_ms[row.node] = min(step, known * _PACE_GROWTH)
 
     def _close_stale(self, row: Row) -> Iterator[Booted]:
         if len(self._open) > 1:

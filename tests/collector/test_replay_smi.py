@@ -173,6 +173,17 @@ def test_rows_of_one_sweep_are_one_reading(replay: Replay) -> None:
     assert source.interval_seconds == 1.0
 
 
+def test_after_damage_a_sweep_does_not_complete_the_one_before(replay: Replay) -> None:
+    rows = [
+        f"2025/01/06 10:00:{tick // 4:02d}.{tick % 4 * 250 + gpu:03d}, {gpu}, {40 + gpu}\n"
+        for tick in range(8)
+        for gpu in range(4)
+    ]
+    del rows[8:10]  # the third sweep has lost its first two rows
+    readings, _ = replay("timestamp, index, temperature.gpu\n" + "".join(rows))
+    assert [len(reading.gpus) for reading in readings] == [4, 4, 2, 4, 4, 4, 4, 4]
+
+
 def test_fast_sampling_of_one_gpu_is_not_joined(replay: Replay) -> None:
     rows = "".join(f"2025/01/06 10:00:00.{20 * n:03d}, 0, {40 + n}\n" for n in range(10))
     readings, _ = replay("timestamp, index, temperature.gpu\n" + rows)
