@@ -23,6 +23,7 @@ __all__ = [
     "KindSpec",
     "RowView",
     "Step",
+    "require_positive",
     "uniform_severity",
 ]
 
@@ -65,7 +66,8 @@ class Judgement:
     Parameters
     ----------
     score
-        (n,) NaN where nothing can be said: such a row neither opens nor closes anything.
+        (n,) finite and >= 0, or NaN where nothing can be said: such a row neither opens nor
+        closes anything.
     severity
         (n,) int8 rank (1 info, 2 warning, 3 critical) that an alert would have now.
     """
@@ -175,6 +177,26 @@ class Detector(Protocol):
     def explain(self, kind: str, row: RowView) -> Explanation:
         """Word an alert of ``kind`` for one row."""
         ...
+
+
+def require_positive(**values: float) -> None:
+    """Refuse parameters that must be above zero, time constants above all.
+
+    Raises
+    ------
+    ValueError
+        Naming the parameter.
+
+    Examples
+    --------
+    >>> require_positive(smooth_seconds=0.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: smooth_seconds must be above 0, got 0.0
+    """
+    for name, value in values.items():
+        if not value > 0.0:
+            raise ValueError(f"{name} must be above 0, got {value}")
 
 
 def uniform_severity(score: FloatArray, severity: Severity) -> AnyArray:

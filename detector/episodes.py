@@ -151,9 +151,8 @@ def _count(state: dict[str, AnyArray], seen: _Seen) -> None:
     # The smallest step keeps "has begun to clear" apart from "has not" at elapsed = 0.
     clear = state["clear"] + np.maximum(elapsed, 1e-3)
     state["clear"] = np.where(firing & ended, clear, 0.0).astype(np.float32)
-    state["peak"] = np.where(enter, np.maximum(state["peak"], seen.score), state["peak"]).astype(
-        np.float32
-    )
+    peak = np.where(enter, np.maximum(state["peak"], seen.score), state["peak"])
+    state["peak"] = np.where(given_up, 0.0, peak).astype(np.float32)
 
 
 def _changes(

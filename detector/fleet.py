@@ -6,8 +6,8 @@ because its past belongs to another air path.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from schemas.sample import CollectorState, GpuInventory, Inventory, JobRef, Node
 
 __all__ = ["Fleet", "GpuRow", "Layout", "NodeRow"]
 
+_T = TypeVar("_T")
 _GPU_FIELDS = {
     "model": Field("i4", MISSING_CODE),
     "job": Field("i4", MISSING_CODE),
@@ -121,7 +122,7 @@ class Fleet:
         two rows of one frame and facts do not travel back in time.
         """
         known = self._inventories.get(node_row)
-        if sample.inventory is not None and known is not None:
+        if sample.inventory is not None and (known is not None or self.nodes[node_row].rows):
             return known != _facts(sample.inventory)
         if sample.inventory is None and self._is_cached(node_row, sample):
             return False
@@ -248,14 +249,20 @@ class Fleet:
 
     def load(self, saved: dict[str, Any]) -> None:
         """Take over what :meth:`dump` gave; the tables are loaded by the caller."""
-        self.gpus = [GpuRow(**gpu) for gpu in saved["gpus"]]
-        self.nodes = [NodeRow(**node) for node in saved["nodes"]]
+        self.gpus = [_known_fields(GpuRow, gpu) for gpu in saved["gpus"]]
+        self.nodes = [_known_fields(NodeRow, node) for node in saved["nodes"]]
         self._codes = dict(saved["codes"])
         self.jobs = {code: (job, project) for code, job, project in saved["jobs"]}
         self._gpu_rows = {gpu.uuid: row for row, gpu in enumerate(self.gpus)}
         self._node_rows = {node.name: row for row, node in enumerate(self.nodes)}
         self._inventories.clear()
         self._layouts.clear()
+
+
+def _known_fields(cls: type[_T], saved: dict[str, Any]) -> _T:
+    """Make a row from what another version saved: its unknown facts are left out."""
+    names = {f.name for f in fields(cls)}  # type: ignore[arg-type]  # both rows are dataclasses
+    return cls(**{name: value for name, value in saved.items() if name in names})
 
 
 def sees_gpus(sample: NodeSample) -> bool:

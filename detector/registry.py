@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import math
 import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -69,16 +70,28 @@ def build_cohort(
 
 
 def _make(cls: type[Detector], values: Mapping[str, Any]) -> Detector:
-    known = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]  # all are dataclasses
-    for key in values:
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # all are dataclasses
+    known = list(fields)
+    for key, value in values.items():
         if key not in known:
             raise ConfigError(
                 f"The detector {cls.name!r} has no parameter {key!r}.{_nearest(key, known)}"
             )
+        _check(cls.name, key, value, whole=isinstance(fields[key].default, int))
     try:
         return cls(**values)
     except (TypeError, ValueError) as exc:
         raise ConfigError(f"The detector {cls.name!r} refuses its parameters: {exc}.") from exc
+
+
+def _check(name: str, key: str, value: Any, *, whole: bool) -> None:
+    """Refuse what is no number of the right kind. Every parameter is a size, a time or a share."""
+    wanted = "a whole number of at least 0" if whole else "a number of at least 0"
+    kinds = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < math.inf:
+        raise ConfigError(
+            f"The parameter {key!r} of the detector {name!r} must be {wanted}, got {value!r}."
+        )
 
 
 def _nearest(word: str, words: Iterable[str]) -> str:

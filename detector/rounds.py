@@ -97,7 +97,7 @@ def _lost(sample: NodeSample) -> BoolArray | None:
         int(cell)
         for codes in sample.status.values()
         for cell, code in codes.items()
-        if code == _LOST and cell.isdigit()
+        if code == _LOST and cell.isdecimal()
     }
     size = len(sample.ts) * len(sample.gpu)
     inside = [cell for cell in cells if cell < size]

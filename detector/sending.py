@@ -37,6 +37,8 @@ class Sender:
         self._publisher = publisher
         self._prefix = prefix
         self._waiting: deque[Outgoing] = deque()
+        #: Failed after they were taken: they go before what waits.
+        self._again: deque[Outgoing] = deque()
         self.refused = 0
 
     def send(self, messages: list[Outgoing], stop: threading.Event) -> None:
@@ -45,8 +47,9 @@ class Sender:
         self._drain(stop)
 
     def _drain(self, stop: threading.Event) -> None:
-        while self._waiting:
-            message = self._waiting[0]
+        while self._again or self._waiting:
+            queue = self._again or self._waiting
+            message = queue[0]
             try:
                 self._offer(message)
             except BusFullError:
@@ -57,7 +60,7 @@ class Sender:
             except MessageTooLargeError as exc:
                 self.refused += 1
                 _log.error("message_too_large", topic=message.topic.name, reason=str(exc))
-            self._waiting.popleft()
+            queue.popleft()
         self._publisher.poll()
 
     def _offer(self, message: Outgoing) -> None:
@@ -73,7 +76,7 @@ class Sender:
         def report(delivered: DeliveryReport) -> None:
             if delivered.error is not None:
                 _log.warning("delivery_failed", topic=delivered.topic, reason=delivered.error)
-                self._waiting.append(message)
+                self._again.append(message)
 
         return report
 
@@ -81,13 +84,16 @@ class Sender:
         """Deliver everything; return whether that succeeded within the time."""
         try:
             left = self._publisher.flush(timeout_seconds)
-            if self._waiting:
+            if self._waits():
                 self._drain(stop)
                 left = self._publisher.flush(timeout_seconds)
         except BusError as exc:
             _log.warning("flush_failed", reason=str(exc))
             return False
-        return left == 0 and not self._waiting
+        return left == 0 and not self._waits()
+
+    def _waits(self) -> bool:
+        return bool(self._again or self._waiting)
 
     def close(self) -> None:
         """Let go of the publisher."""

@@ -1,7 +1,7 @@
 """Snapshots: the state of one partition and the offset to go on from, in one value.
 
-Form: magic, length of the header, JSON header, raw arrays. Never pickle: a snapshot outlives
-the code that wrote it and may come from elsewhere. Every array carries a CRC-32.
+Form: magic, length and CRC-32 of the header, JSON header, raw arrays. Never pickle: a snapshot
+outlives the code that wrote it and may come from elsewhere. Every array carries a CRC-32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Snapshot", "pack", "unpack"]
 
 _MAGIC = b"FSHK"
 _FORMAT = 1
-_LENGTH_BYTES = 8
+_LENGTH_BYTES, _CHECK_BYTES = 8, 4
 AnyArray = np.ndarray[Any, np.dtype[Any]]  # state arrays have many dtypes
 
 
@@ -52,7 +52,7 @@ class Snapshot:
 
 def pack(snapshot: Snapshot) -> bytes:
     """Encode a snapshot."""
-    bodies = [np.ascontiguousarray(array) for array in snapshot.arrays.values()]
+    bodies = [np.asarray(array, order="C") for array in snapshot.arrays.values()]
     header = {
         "format": _FORMAT,
         "topic": snapshot.topic,
@@ -72,7 +72,8 @@ def pack(snapshot: Snapshot) -> bytes:
     }
     head = orjson.dumps(header)
     length = len(head).to_bytes(_LENGTH_BYTES, "little")
-    return b"".join([_MAGIC, length, head, *(body.tobytes() for body in bodies)])
+    check = zlib.crc32(head).to_bytes(_CHECK_BYTES, "little")
+    return b"".join([_MAGIC, length, check, head, *(body.tobytes() for body in bodies)])
 
 
 def unpack(data: bytes) -> Snapshot:
@@ -83,14 +84,14 @@ def unpack(data: bytes) -> Snapshot:
     SnapshotError
         If it is cut, damaged or of an unknown format.
     """
-    start = len(_MAGIC) + _LENGTH_BYTES
+    check = len(_MAGIC) + _LENGTH_BYTES
+    start = check + _CHECK_BYTES
     if data[: len(_MAGIC)] != _MAGIC or len(data) < start:
         raise SnapshotError("The file is no foreshock snapshot.")
-    end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
-    try:
-        header = orjson.loads(data[start:end])
-    except orjson.JSONDecodeError as exc:
-        raise SnapshotError(f"The snapshot's header is damaged: {exc}.") from exc
+    end = start + int.from_bytes(data[len(_MAGIC) : check], "little")
+    if zlib.crc32(data[start:end]) != int.from_bytes(data[check:start], "little"):
+        raise SnapshotError("The snapshot's header is damaged or cut.")
+    header = orjson.loads(data[start:end])
     if header.get("format") != _FORMAT:
         raise SnapshotError(f"The snapshot has format {header.get('format')}, not {_FORMAT}.")
     return Snapshot(

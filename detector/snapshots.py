@@ -18,6 +18,7 @@ from schemas.errors import DataDirError, SnapshotError
 __all__ = ["FileSnapshots", "MemorySnapshots", "Snapshots"]
 
 _log = structlog.get_logger()
+_BESIDE = ".writing"
 
 
 class Snapshots(Protocol):
@@ -43,8 +44,10 @@ class MemorySnapshots:
         self._kept: dict[tuple[str, int], bytes] = {}
 
     def save(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot."""
-        self._kept[snapshot.topic, snapshot.partition] = pack(snapshot)
+        """Keep a snapshot, unless a newer one is kept."""
+        kept = self.load(snapshot.topic, snapshot.partition)
+        if kept is None or kept.next_offset <= snapshot.next_offset:
+            self._kept[snapshot.topic, snapshot.partition] = pack(snapshot)
 
     def load(self, topic: str, partition: int) -> Snapshot | None:
         """Return the snapshot, or None."""
@@ -89,6 +92,8 @@ class FileSnapshots:
         try:
             self._write(target, pack(snapshot))
         except OSError as exc:
+            # Half a file would only keep the disk full.
+            target.with_suffix(_BESIDE).unlink(missing_ok=True)
             raise DataDirError(
                 f"The detector cannot save its state in {self._folder}: {exc.strerror}. "
                 "Free space or give it another data_dir."
@@ -97,7 +102,7 @@ class FileSnapshots:
             old.unlink(missing_ok=True)
 
     def _write(self, target: Path, data: bytes) -> None:
-        beside = target.with_suffix(".writing")
+        beside = target.with_suffix(_BESIDE)
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             view = memoryview(data)

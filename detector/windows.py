@@ -57,18 +57,19 @@ class WindowTable:
         list of WindowBatch
             In the order of the nodes in the frame.
         """
-        here = np.flatnonzero(~frame.gone)
-        rows, ts = frame.rows[here], frame.ts[here]
+        rows, ts = frame.rows, frame.ts
         start = ts - ts % WINDOW_MS
         opened = self.table["start"][rows]
+        # Also of GPUs that are gone: their last window ends with the node's time.
         leaving = opened != start
         closed: list[WindowBatch] = []
         if leaving.any():
             closed = self._close(rows[leaving], opened[leaving], start[leaving])
             self.table.reset(rows[leaving])
             self.table["start"][rows[leaving]] = start[leaving]
-            self.table["job"][rows[leaving]] = frame.job[here][leaving]
-        self._accumulate(rows, frame.x[:, here].T)
+            self.table["job"][rows[leaving]] = frame.job[leaving]
+        here = np.flatnonzero(~frame.gone)
+        self._accumulate(rows[here], frame.x[:, here].T)
         return closed
 
     def _accumulate(self, rows: IntArray, values: FloatArray) -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from detector.arrays import BoolArray, Field, FloatArray
-from detector.base import Explanation, Judgement, KindSpec, RowView, Step
+from detector.base import Explanation, Judgement, KindSpec, RowView, Step, require_positive
 from detector.frame import Frame
 from detector.stats.regression import Regression, regression_fields
 from schemas.alert import Action, Evidence, Scope, Severity
@@ -113,6 +113,7 @@ class Leak:
     helps: ClassVar[tuple[str, ...]] = ("memory_reserved_bytes",)
 
     def __post_init__(self) -> None:
+        require_positive(slow_seconds=self.slow_seconds, fast_seconds=self.fast_seconds)
         if not 0 < self.critical_seconds <= self.horizon_seconds:
             raise ValueError("critical_seconds must be in (0, horizon_seconds]")
 
@@ -130,13 +131,14 @@ class Leak:
         )
 
     def fields(self) -> Mapping[str, Field]:
-        """Two regressions, and since the last step: level (bytes), age (s), last value (bytes)."""
+        """Two regressions; level (bytes) and age (s) of the last step; last value (bytes, ms)."""
         return {
             **regression_fields("slow"),
             **regression_fields("fast"),
             "base": Field("f8"),
             "age": Field("f8", 0.0),
             "last": Field("f8"),
+            "last_ts": Field("i8", -1),
         }
 
     def step(
@@ -190,14 +192,18 @@ class Leak:
     ) -> tuple[dict[str, AnyArray], Regression, Regression]:
         """Move both regressions, or begin anew after a step; unusable rows stay as they are."""
         used = frame["memory_used_bytes"]
-        # A gap is part of the trend: memory does not stop growing because nobody looked.
-        dt = np.nan_to_num(frame.dt)
+        # A gap is part of the trend: memory does not stop growing because nobody looked. So time
+        # runs from the last reading, not from the last frame, which may have lacked one.
+        last_ts = state["last_ts"]
+        dt = np.where((last_ts >= 0) & np.isfinite(frame.dt), (frame.ts - last_ts) / 1000.0, 0.0)
+        dt = np.maximum(dt, 0.0)
         interval = 10.0 * np.nan_to_num(frame.interval)
         since = np.where(stepped, 0.0, dt)
         new: dict[str, AnyArray] = {
             "base": np.where(stepped, used, state["base"]),
             "age": np.where(stepped, 0.0, np.where(usable, state["age"] + dt, state["age"])),
             "last": np.where(usable, used, state["last"]),
+            "last_ts": np.where(usable, frame.ts, last_ts),
         }
         lines = []
         for name, tau in (("slow", self.slow_seconds), ("fast", self.fast_seconds)):
@@ -216,9 +222,11 @@ class Leak:
         used, capacity = row["memory_used_bytes"], row["capacity_bytes"]
         rate, left = row["growth_bytes_per_hour"], row["exhaustion_seconds"]
         reserved = np.isfinite(row["memory_reserved_bytes"])
+        # At the end of an alert the memory may have stopped growing.
+        ends = _duration(left) if np.isfinite(left) else "no foreseeable time"
         return Explanation(
             summary=(
-                f"memory grows by {rate / _GIB:.1f} GiB/h and will be full in {_duration(left)}: "
+                f"memory grows by {rate / _GIB:.1f} GiB/h and will be full in {ends}: "
                 f"{used / _GIB:.1f} of {capacity / _GIB:.1f} GiB used"
             ),
             evidence=(
@@ -232,7 +240,7 @@ class Leak:
                 Evidence(metric="growth_bytes_per_hour", value=rate, unit="bytes/h"),
                 Evidence(
                     metric="exhaustion_seconds",
-                    value=left,
+                    value=row.value("exhaustion_seconds"),
                     unit="s",
                     expected_low=self.horizon_seconds,
                 ),
@@ -244,7 +252,7 @@ class Leak:
             ),
             action=Action.WATCH,
             next_steps=(
-                f"Save a checkpoint within {_duration(left)}: a full memory ends the job.",
+                f"Save a checkpoint within {ends}: a full memory ends the job.",
                 "Look for tensors kept across iterations (losses appended without detach) and "
                 "caches without a bound; torch.cuda.memory_summary() shows the allocator's view.",
                 "Restart the job from the checkpoint if the growth cannot be stopped.",

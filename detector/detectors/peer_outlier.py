@@ -14,7 +14,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from detector.arrays import BoolArray, Field, FloatArray
-from detector.base import Explanation, Judgement, KindSpec, RowView, Step, uniform_severity
+from detector.base import (
+    Explanation,
+    Judgement,
+    KindSpec,
+    RowView,
+    Step,
+    require_positive,
+    uniform_severity,
+)
 from detector.frame import Frame
 from detector.stats.ewma import ewma
 from detector.stats.peers import alike_pairs, block_view, peer_median, to_rows
@@ -107,6 +115,7 @@ class PeerOutlier:
     )
 
     def __post_init__(self) -> None:
+        require_positive(smooth_seconds=self.smooth_seconds, power_seconds=self.power_seconds)
         if not 0 < self.exit_celsius <= self.enter_celsius:
             raise ValueError("exit_celsius must be in (0, enter_celsius]")
         if self.min_peers < 1:
@@ -114,7 +123,7 @@ class PeerOutlier:
 
     @property
     def kinds(self) -> tuple[KindSpec, ...]:
-        """One kind; the score is the smoothed excess in °C."""
+        """One kind; the score is the smoothed excess in °C, at least 0."""
         return (
             KindSpec(
                 kind="peer_outlier",
@@ -144,7 +153,8 @@ class PeerOutlier:
         enough = count >= self.min_peers
         raw = to_rows(np.where(enough, hot - median, np.nan), frame.blocks, len(frame))
         excess = ewma(state["excess"].astype(np.float64), raw, dt, self.smooth_seconds)
-        score = np.where(np.isnan(raw), np.nan, excess)
+        # A GPU cooler than its peers is no fault: scores begin at 0.
+        score = np.where(np.isnan(raw), np.nan, np.maximum(excess, 0.0))
         return Step(
             judgements={
                 "peer_outlier": Judgement(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from detector.arrays import BoolArray, Field, FloatArray
-from detector.base import Explanation, Judgement, KindSpec, RowView, Step
+from detector.base import Explanation, Judgement, KindSpec, RowView, Step, require_positive
 from detector.frame import Frame
 from detector.stats.ewma import ewma
 from detector.stats.peers import block_view, peer_median, to_rows
@@ -166,6 +166,7 @@ class Throttling:
     )
 
     def __post_init__(self) -> None:
+        require_positive(duty_seconds=self.duty_seconds, severe_seconds=self.severe_seconds)
         if not 0 < self.duty_enter < 1:
             raise ValueError(f"duty_enter must be in (0, 1), got {self.duty_enter}")
         if self.steady_samples < 1:
@@ -180,10 +181,11 @@ class Throttling:
         )
 
     def fields(self) -> Mapping[str, Field]:
-        """Per kind: last counter (s), shares over two windows, readings in a row."""
+        """Per kind: last counter (s) and its time (ms), two shares, readings in a row."""
         fields: dict[str, Field] = {}
         for kind in _REASONS:
             fields[f"{kind}_last"] = Field("f8")
+            fields[f"{kind}_last_ts"] = Field("i8", -1)
             fields[f"{kind}_duty"] = Field("f4", 0.0)
             fields[f"{kind}_long"] = Field("f4", 0.0)
             fields[f"{kind}_run"] = Field("i2", 0)
@@ -199,13 +201,16 @@ class Throttling:
         columns: dict[str, AnyArray] = {}
         for kind, reason in _REASONS.items():
             counter = frame[reason.counter]
-            instant = self._instant(frame, reason, counter - state[f"{kind}_last"])
+            counted = np.isfinite(counter)
+            last, last_ts = state[f"{kind}_last"], state[f"{kind}_last_ts"]
+            # From the counter's own last reading: a frame may have lacked it.
+            seconds = np.where(np.isfinite(frame.dt), (frame.ts - last_ts) / 1000.0, np.nan)
+            instant = self._instant(frame, reason, counter - last, seconds)
             moved = self._advance(frame, kind, state, instant)
-            last = state[f"{kind}_last"]
-            moved[f"{kind}_last"] = np.where(np.isfinite(counter), counter, last)
+            moved[f"{kind}_last"] = np.where(counted, counter, last)
+            moved[f"{kind}_last_ts"] = np.where(counted, frame.ts, last_ts)
             new_state |= moved
             steady = moved[f"{kind}_run"] >= self.steady_samples
-            counted = np.isfinite(counter)
             by_share = np.where(counted, moved[f"{kind}_duty"] / self.duty_enter, 0.0)
             score = np.maximum(np.where(steady, 1.0, 0.0), by_share)
             # Without counters the end shows in the bits: one clear reading starts the clearing.
@@ -213,14 +218,18 @@ class Throttling:
             severity = self._severity(kind, steady, moved[f"{kind}_long"])
             judgements[kind] = Judgement(score=score, severity=severity)
             columns[f"{kind}_share"] = moved[f"{kind}_duty"]
-        if any((judged.score >= 1.0).any() for judged in judgements.values()):
-            columns["peers_hertz"] = _peer_clock(frame)
+        # Worth the sorting only where an alert may be worded.
+        slowed = any((judged.score >= 1.0).any() for judged in judgements.values())
+        unknown = np.full(len(frame), np.nan)
+        columns["peers_hertz"] = _peer_clock(frame) if slowed else unknown
         return Step(judgements=judgements, state=new_state, columns=columns)
 
-    def _instant(self, frame: Frame, reason: _Reason, delta: FloatArray) -> FloatArray:
-        """(n,) share of throttled time since the previous sample; NaN where unknown."""
-        known = np.isfinite(delta) & (delta >= 0.0) & (frame.dt > 0.0)
-        share = np.divide(delta, frame.dt, out=np.full(len(frame), np.nan), where=known)
+    def _instant(
+        self, frame: Frame, reason: _Reason, delta: FloatArray, seconds: FloatArray
+    ) -> FloatArray:
+        """(n,) share of throttled time since the previous reading; NaN where unknown."""
+        known = np.isfinite(delta) & (delta >= 0.0) & (seconds > 0.0)
+        share = np.divide(delta, seconds, out=np.full(len(frame), np.nan), where=known)
         bits = frame["clock_event_reasons"]
         mask = np.where(np.isfinite(bits), bits, 0.0).astype(np.int64)
         seen = (mask & reason.bit) != 0
