@@ -264,6 +264,8 @@ class NvmlSource:
                 gpus.append(instance.uuid)
                 facts.append(instance.facts)
                 rows.append(instance.read())
+                if rows[-1].failure() is not None:
+                    self._refresh_at = 0  # removed or moved: list the instances anew
                 parents[instance.uuid] = gpu.uuid
         values, status = _columns(rows)
         return Reading(

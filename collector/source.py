@@ -57,7 +57,12 @@ class Reading:
 
 
 class Source(Protocol):
-    """One thing that can be read."""
+    """One thing that can be read.
+
+    A source with a history of its own may also carry ``boot_id`` (text, of the readings last
+    returned) and ``interval_seconds`` (usual distance between two readings of a node); the agent
+    then publishes those instead of the kernel's boot id and the interval of the settings.
+    """
 
     #: Kind for ``collector.source`` on the wire: ``nvml``, ``simulated`` or ``replay``.
     kind: str

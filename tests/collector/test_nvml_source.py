@@ -209,6 +209,19 @@ def test_an_instance_created_later_is_found_within_a_minute() -> None:
     assert read(source, 60).gpus == ("GPU-A", "MIG-1")
 
 
+def test_an_instance_that_is_gone_leaves_with_the_next_reading() -> None:
+    instance = FakeGpu("MIG-1")
+    gpu = FakeGpu("GPU-A", calls={"nvmlDeviceGetMigMode": [1, 1]}, instances=[instance])
+    source, _ = make(gpu)
+    assert read(source, 0).gpus == ("GPU-A", "MIG-1")
+    instance.everything = Err(2)
+    gone = read(source, 1)
+    assert gone.status["memory_used_bytes"] == {1: "error:2"}
+    assert gone.values["memory_used_bytes"][0] == 40000 * MIB
+    gpu.instances.clear()
+    assert read(source, 2).gpus == ("GPU-A",)
+
+
 def test_close_detaches_once() -> None:
     source, nvml = make(FakeGpu("GPU-A"))
     read(source)
