@@ -8,7 +8,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Quiet, and the same on every machine; pip's own news about itself helps nobody here.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-PACKAGES := schemas bus collector detector api foreshock
 # More workers than this gain nothing: the slow tests wait for brokers and child processes.
 WORKERS ?= 2
 
@@ -71,14 +70,21 @@ $(BIN)/python:
 	  echo "make: '$(PYTHON) -m venv' failed. On Debian and Ubuntu: apt-get install python3-venv" >&2; \
 	  exit 1; }
 
+# Makes sure of pip: some tools make environments without it.
+define ensure_pip
+@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --upgrade >/dev/null
+endef
+
 # The stamps: installed once, and again when the pins or the project's metadata change.
 $(VENV)/runtime.stamp: requirements/runtime.txt pyproject.toml | $(BIN)/python
+	$(ensure_pip)
 	@echo "Installing the pinned requirements"
 	@$(PIP) install -r requirements/runtime.txt
 	@$(PIP) install --no-deps -e .
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.txt requirements/runtime.txt pyproject.toml | $(BIN)/python
+	$(ensure_pip)
 	@echo "Installing the pinned requirements, with those of development"
 	@$(PIP) install -r requirements/dev.txt
 	@$(PIP) install --no-deps -e .
