@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from bus.protocol import Bus
 from collector.batching import Batching, NodeBatcher
 from collector.clock import Clock, SystemClock, Ticker
+from collector.health import sentence_of
 from collector.host import HostFiles
 from collector.metrics import CollectorMetrics
 from collector.patient import PatientPublisher
@@ -135,21 +136,13 @@ class CollectorService:
         waiting = publisher.waiting if publisher is not None else 0
         return {
             "ok": alive and self._state == CollectorState.OK,
-            "detail": self._sentence(alive=alive, waiting=waiting),
+            "detail": sentence_of(self._state, alive=alive, waiting=waiting),
             "alive": alive,
             "state": str(self._state),
             "nodes": len(self._batchers),
             "gpus": sum(list(self._gpus.values())),
             "spool_messages": waiting,
         }
-
-    def _sentence(self, *, alive: bool, waiting: int) -> str:
-        if not alive:
-            return "The collector is not reading: it has not started, has ended, or hangs."
-        text = _SENTENCES.get(CollectorState(self._state), "")
-        if waiting > 0:
-            return f"{text} {waiting} messages wait for the bus to return."
-        return text
 
     # -- live --------------------------------------------------------------------------------
 
@@ -350,20 +343,3 @@ class CollectorService:
         make the first messages after a restart look like repetitions.
         """
         return f"{host.read_boot_id()}-{self._clock.unix_ms():x}"
-
-
-_SENTENCES = {
-    CollectorState.OK: "The GPUs are being read.",
-    CollectorState.NO_DRIVER: "The NVIDIA driver is not loaded; load it, the collector "
-    "will notice.",
-    CollectorState.NO_LIBRARY: "The NVIDIA library (libnvidia-ml.so.1) was not found; install the "
-    "driver, or give the container access to it.",
-    CollectorState.NO_PERMISSION: "The driver refuses access; run the collector with access to "
-    "/dev/nvidiactl and /dev/nvidia*.",
-    CollectorState.VERSION_MISMATCH: "Driver and library have different versions after an upgrade; "
-    "reboot or reload the driver, then restart the collector.",
-    CollectorState.BLIND: "No GPU answers; the collector keeps trying to reach the driver.",
-    CollectorState.UNRESPONSIVE: "The driver does not answer; look for hung driver calls in the "
-    "kernel log, the node probably needs a reboot.",
-    CollectorState.STOPPING: "The collector is stopping.",
-}

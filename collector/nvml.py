@@ -10,20 +10,18 @@ collector (code 18) the state stays ``version_mismatch`` until the collector is 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
 import structlog
 
-from collector.device import Code, NvmlDoor, NvmlModule, status_of, unsupported
+from collector.answers import Answers, columns_of
+from collector.device import Code, NvmlDoor, NvmlModule
 from collector.gpu import Gpu
 from collector.host import HostFiles
-from collector.readings import Answers
 from collector.source import Reading
 from schemas.errors import DeviceError
-from schemas.metrics import METRIC_INDEX
 from schemas.sample import CollectorState, EventKind, GpuInventory, Inventory, SampleEvent
 
 __all__ = ["NvmlSource", "load_pynvml"]
@@ -45,8 +43,10 @@ _STATES: dict[int, CollectorState] = {
 
 def load_pynvml() -> NvmlModule:
     """Import NVIDIA's binding; this works without a GPU or driver."""
-    # import_module rather than a statement: the binding is untyped and costs 30 ms to load.
-    return cast("NvmlModule", importlib.import_module("pynvml"))
+    # Here rather than above: only a live collector needs to load it.
+    import pynvml  # noqa: PLC0415, TID251 - this is the one door
+
+    return cast("NvmlModule", pynvml)
 
 
 class NvmlSource:
@@ -267,7 +267,7 @@ class NvmlSource:
                 if rows[-1].failure() is not None:
                     self._refresh_at = 0  # removed or moved: list the instances anew
                 parents[instance.uuid] = gpu.uuid
-        values, status = _columns(rows)
+        values, status = columns_of(rows)
         return Reading(
             node=self._node,
             ts=ts_ms,
@@ -306,27 +306,3 @@ def _common_failure(answers: Sequence[Answers], gpus: Sequence[Gpu]) -> int | No
     if code == Code.GPU_IS_LOST and (len(gpus) == 1 or fresh < len(gpus)):
         return None
     return code
-
-
-def _columns(
-    rows: Sequence[Answers],
-) -> tuple[dict[str, list[float | None]], dict[str, dict[int, str]]]:
-    """Turn answers per device into columns; what no device offers is left out.
-
-    A metric about which a device said nothing (most of them for a MIG instance) is None without
-    a status.
-    """
-    offered = {name for row in rows for name in row.values}
-    offered |= {name for row in rows for name, code in row.codes.items() if not unsupported(code)}
-    values: dict[str, list[float | None]] = {}
-    status: dict[str, dict[int, str]] = {}
-    for name in sorted(offered, key=lambda metric: METRIC_INDEX[metric]):
-        values[name] = [row.values.get(name) for row in rows]
-        codes = {
-            position: status_of(row.codes[name])
-            for position, row in enumerate(rows)
-            if name in row.codes
-        }
-        if codes:
-            status[name] = codes
-    return values, status
