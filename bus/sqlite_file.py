@@ -106,8 +106,10 @@ def _own(path: Path) -> None:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, settings: SqliteSettings) -> None:
-    connection.execute("PRAGMA page_size = 8192")  # records of 1 to 4 KB: fewer overflow pages
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    if pages == 0:  # both count only before the first page is written
+        connection.execute("PRAGMA page_size = 8192")  # records of 1 to 4 KB: fewer overflow pages
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     _use_wal(connection, settings.busy_seconds)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {64 * 1024**2}")

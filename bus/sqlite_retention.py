@@ -116,7 +116,8 @@ def tidy(connection: sqlite3.Connection) -> None:
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     if free > pages // 4:  # a log in steady state reuses its pages; only a surplus goes back
-        connection.execute("PRAGMA incremental_vacuum(2000)").fetchall()
+        # Not execute(): it stops after the first step, which frees one page.
+        connection.executescript("PRAGMA incremental_vacuum(2000)")
     _, in_wal, done = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     if in_wal == done and in_wal > _WAL_LIMIT_PAGES:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
