@@ -7,6 +7,7 @@ left out, so a replay of the same files gives the same alerts with the same ids.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -169,8 +170,8 @@ def _sink(path: Path | None, files: Sequence[Path]) -> Iterator[BinaryIO | None]
         yield None
         return
     if path == _STDOUT:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        with _stdout() as sink:
+            yield sink
         return
     if path.exists() and any(path.samefile(file) for file in files):
         raise SourceError(f"{path} is one of the recordings; write the alerts to another file.")
@@ -179,6 +180,18 @@ def _sink(path: Path | None, files: Sequence[Path]) -> Iterator[BinaryIO | None]
             yield file
     except OSError as exc:
         raise SourceError(f"Cannot write the alerts to {path}: {exc.strerror or exc}.") from exc
+
+
+@contextlib.contextmanager
+def _stdout() -> Iterator[BinaryIO]:
+    """Write to standard output, whose reader may go away at any time."""
+    try:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+    except BrokenPipeError as exc:
+        # What is still buffered must not fail once more when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SourceError("Standard output was closed before all alerts were written.") from exc
 
 
 def _progress(console: Console) -> Progress:

@@ -43,17 +43,15 @@ class Order:
     boot_id: str = ""
     _generation: int = -1
     _last: dict[str, int] = field(default_factory=dict)
-    _fresh: bool = True
     _seen: set[str] = field(default_factory=set)
 
     def begin_file(self) -> None:
         """Say that the next rows come from another file."""
-        self._fresh = True
         self._seen.clear()
 
     def starts_boot(self, node: str, ts: int) -> bool:
         """Tell whether this is a node's first row of a file and lies before its last time."""
-        if not self._fresh or node in self._seen:
+        if node in self._seen:
             return False
         self._seen.add(node)
         return self._generation < 0 or ts < self._last.get(node, ts)

@@ -261,3 +261,12 @@ def test_every_map_of_the_project_is_valid() -> None:
     files = sorted(MAPS.glob("*.toml"))
     assert files
     assert all(load_map(file).columns for file in files)
+
+
+def test_the_example_of_the_manual_is_a_valid_map(tmp_path: Path) -> None:
+    from collector.replay.columnmap import load_map
+
+    manual = (MAPS.parent / "docs" / "replay.md").read_text()
+    example = tmp_path / "example.toml"
+    example.write_text(manual.split("```toml\n")[1].split("```")[0])
+    assert load_map(example).gpus == {0: "GPU-11111111-2222-4333-8444-555555555555"}
