@@ -9,7 +9,9 @@ import base64
 import binascii
 import hashlib
 import hmac
+import secrets
 
+import structlog
 from pydantic import SecretStr
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,6 +20,8 @@ from api.metrics import ApiMetrics
 from api.problems import PROBLEM_TYPE, problem_body
 
 __all__ = ["OPEN_PATHS", "Guard"]
+
+_log = structlog.get_logger(__name__)
 
 #: Answered without a key: they say nothing about any GPU.
 OPEN_PATHS = frozenset(
@@ -72,8 +76,12 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        started = False
+
         async def guarded_send(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 headers = MutableHeaders(scope=message)
                 for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
@@ -83,10 +91,20 @@ class Guard:
 
         headers = Headers(scope=scope)
         refusal = self._refusal(scope["path"], headers)
-        if refusal is None:
-            await self._app(scope, receive, guarded_send)
-        else:
+        if refusal is not None:
             await _refuse(guarded_send, *refusal)
+            return
+        try:
+            await self._app(scope, receive, guarded_send)
+        except Exception as exc:
+            # Here and not in a handler of the application: those answer outside of this guard.
+            request_id = secrets.token_hex(8)
+            _log.exception("request_crashed", request_id=request_id, error=type(exc).__name__)
+            if started:
+                raise  # half an answer: the server must cut the line
+            await _refuse(
+                guarded_send, 500, "The server failed; its log says more.", request_id=request_id
+            )
 
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str] | None:
         hosts = headers.getlist("host")
@@ -140,8 +158,8 @@ def _given_key(headers: Headers) -> str | None:
     return None
 
 
-async def _refuse(send: Send, status: int, detail: str) -> None:
-    body = problem_body(status, detail)
+async def _refuse(send: Send, status: int, detail: str, *, request_id: str = "") -> None:
+    body = problem_body(status, detail, request_id=request_id)
     headers = [
         (b"content-type", PROBLEM_TYPE.encode()),
         (b"content-length", str(len(body)).encode()),

@@ -29,7 +29,7 @@ from schemas.topics import ALERTS, DEAD_LETTERS
 
 __all__ = ["AlertIngest", "Positions"]
 
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.25
 _RETRY_SECONDS = 1.0
 _REPORT_SECONDS = 60.0
 _DEAD_LETTER_FLUSH_SECONDS = 5.0

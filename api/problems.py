@@ -77,12 +77,11 @@ def _respond(
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the application with a problem document."""
+    """Answer the expected errors with problem documents; the guard answers the others."""
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StoreError, _store)
     app.add_exception_handler(DataDirError, _store)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 def _http(_request: Request, exc: Exception) -> Response:
@@ -112,12 +111,4 @@ def _store(_request: Request, exc: Exception) -> Response:
         "The alert store cannot answer now; /readyz says why.",
         headers={"retry-after": "5"},
         request_id=request_id,
-    )
-
-
-def _unexpected(_request: Request, exc: Exception) -> Response:
-    request_id = secrets.token_hex(8)
-    _log.error("request_crashed", request_id=request_id, error=type(exc).__name__, exc_info=exc)
-    return _respond(
-        500, "The server failed; its log has more under request_id.", request_id=request_id
     )

@@ -86,30 +86,33 @@ class DeliveryWorker:
         while not stop.is_set():
             self.beat = time.monotonic()
             self._wake.clear()
+            pause = _IDLE_SECONDS
             try:
-                self._step()
+                pause = self._step()
             except (StoreError, DataDirError) as exc:
                 self._report(str(exc))
             except Exception as exc:  # noqa: BLE001 - the loop of a service outlives one failure
                 _log.exception("delivery_loop_failed", error=type(exc).__name__)
                 self._report(f"The delivery loop failed: {type(exc).__name__}.")
             if not stop.is_set():
-                self._wake.wait(_IDLE_SECONDS)
+                self._wake.wait(pause)
         self._end()
 
-    def _step(self) -> None:
+    def _step(self) -> float:
+        """Start what is due; return after how many seconds to look again."""
         now_ms = self._now_ms()
         self._renew(now_ms)
         due_ms = self._outbox.next_due_ms()
         self.problem = None
         if due_ms is None or due_ms > now_ms:
-            return
+            wait = _IDLE_SECONDS if due_ms is None else (due_ms - now_ms) / 1000
+            return min(wait, _IDLE_SECONDS)
         with self._lock:
             busy = Counter(self._under_way.values())
         limit = self._settings.concurrency - busy.total()
         room = {name: self._settings.per_endpoint - busy[name] for name in self._targets}
         if limit <= 0 or not any(free > 0 for free in room.values()):
-            return
+            return _IDLE_SECONDS  # an attempt that ends wakes the loop
         claims = self._outbox.claim(room, limit, now_ms)
         with self._lock:
             self._under_way.update({claim.id: claim.endpoint for claim in claims})
@@ -117,6 +120,7 @@ class DeliveryWorker:
             threading.Thread(
                 target=self._deliver, args=(claim,), name="foreshock-deliver", daemon=True
             ).start()
+        return _IDLE_SECONDS
 
     def _renew(self, now_ms: int) -> None:
         if time.monotonic() - self._renewed_at < self._settings.lease_seconds / 3:

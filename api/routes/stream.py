@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 import orjson
+import structlog
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from fastapi.sse import format_sse_event
@@ -16,8 +17,11 @@ from api.metrics import ApiMetrics
 from api.models import EventPage
 from api.queries import Queries
 from api.routes.parts import MAX_ID, PROBLEMS, FeedOf, Limit, QueriesOf, json_answer
+from schemas.errors import DataDirError, StoreError
 
 __all__ = ["REPLAY_LIMIT", "router"]
+
+_log = structlog.get_logger(__name__)
 
 router = APIRouter(prefix="/v1", tags=["events"], responses=PROBLEMS)
 
@@ -92,6 +96,9 @@ async def _follow(
                 )
             if len(events) < _PAGE and not await listener.wait(heartbeat_seconds):
                 yield format_sse_event(comment="alive")
+    except (StoreError, DataDirError) as exc:
+        # The client comes back with Last-Event-ID and misses nothing.
+        _log.warning("stream_ended", error=str(exc))
     finally:
         metrics.streams.dec()
         listener.close()
