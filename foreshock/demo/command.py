@@ -63,6 +63,7 @@ def run_demo(
     fleet = SimulatedFleet(SimulatedSettings(seed=seed), faults=default_schedule(seed))
     source = CountedSource(fleet)
     clock = ScaledClock(speed)
+    out.print("Starting the services for 2 simulated nodes of 8 GPUs; a first alert is due soon.")
     with _folder(data_dir) as folder, WebhookReceiver() as receiver:
         settings = demo_settings(data_dir=folder, port=port, receiver=receiver)
         with opened_stack(settings, source, clock) as stack:
