@@ -65,7 +65,7 @@ class FileSnapshots:
     Parameters
     ----------
     folder
-        Made if missing, mode 0700; files have mode 0600.
+        Made if missing, with its parents, mode 0700; files have mode 0600.
     keep
         Files kept per partition.
     """
@@ -73,7 +73,9 @@ class FileSnapshots:
     def __init__(self, folder: Path, keep: int = 3) -> None:
         self._folder = folder
         self._keep = keep
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # One by one: mkdir gives parents that it makes on the way the mode of everybody.
+        for part in (*reversed(folder.parents), folder):
+            part.mkdir(mode=0o700, exist_ok=True)
 
     def save(self, snapshot: Snapshot) -> None:
         """Write, sync, rename, sync the folder, and drop the oldest files.
