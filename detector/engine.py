@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from detector.admission import Admitted, admit
+from detector.admission import admit
 from detector.arrays import prefixed, unprefixed
 from detector.base import Detector
 from detector.fleet import Fleet, GpuRow
 from detector.frame import Frame
-from detector.rounds import rounds
+from detector.rounds import Block, block_of, rounds
 from detector.stage import Stage
 from detector.windows import WindowTable
 from schemas.alert import AlertEvent, Scope, Subject
@@ -82,7 +82,7 @@ class Engine:
             Alerts in the order of event time per node.
         """
         outcome = Outcome()
-        pending: list[Admitted] = []
+        pending: list[Block] = []
         for sample in samples:
             item = admit(self.fleet, sample, outcome.counts)
             if item is None:
@@ -90,12 +90,12 @@ class Engine:
             if self.fleet.changes_facts(item.node_row, sample):
                 self._run(pending, outcome)
                 pending = []
-            pending.append(item)
+            pending.append(block_of(self.fleet, item))
         self._run(pending, outcome)
         return outcome
 
-    def _run(self, admitted: list[Admitted], outcome: Outcome) -> None:
-        for step in rounds(self.fleet, admitted):
+    def _run(self, blocks: list[Block], outcome: Outcome) -> None:
+        for step in rounds(self.fleet, blocks):
             self._grow()
             self._close_moved(outcome, int(step.nodes.ts[0]))
             outcome.alerts += self.gpus.run(step.gpus)

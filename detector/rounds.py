@@ -15,7 +15,7 @@ from detector.frame import Frame
 from schemas.metrics import METRIC_INDEX
 from schemas.sample import NodeSample
 
-__all__ = ["Round", "rounds"]
+__all__ = ["Block", "Round", "block_of", "rounds"]
 
 _LOST = "error:15"  # nvmlReturn_t NVML_ERROR_GPU_IS_LOST
 _METRICS = len(METRIC_INDEX)
@@ -23,8 +23,11 @@ _INTERVAL_WEIGHT = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Block:
-    """One message as arrays: ``values`` is (metrics in it, ticks, GPUs listed)."""
+class Block:
+    """One admitted message as arrays, with what was known of its GPUs when it came.
+
+    ``values`` is (metrics in the message, ticks, GPUs listed), NaN where missing.
+    """
 
     node_row: int
     layout: Layout
@@ -34,6 +37,7 @@ class _Block:
     lost: BoolArray | None
     absent: bool
     gone_counts: bool
+    first_tick: int
     expected: float
     known: float
     stepped_back: bool
@@ -47,24 +51,24 @@ class Round:
     nodes: Frame
 
 
-def rounds(fleet: Fleet, admitted: Sequence[Admitted]) -> Iterator[Round]:
+def rounds(fleet: Fleet, blocks: Sequence[Block]) -> Iterator[Round]:
     """Cut messages into rounds.
 
     The k-th tick of a node among these messages stands in the k-th round. Nothing crosses
     nodes, so another cut of the same stream gives every node the same ticks in the same order.
     """
-    queue: dict[int, list[tuple[_Block, int]]] = defaultdict(list)
+    queue: dict[int, list[tuple[Block, int]]] = defaultdict(list)
     ticks_of: dict[int, int] = defaultdict(int)
-    for item in admitted:
-        block = _block(fleet, item)
-        for tick in range(item.first_tick, len(item.sample.ts)):
-            queue[ticks_of[item.node_row]].append((block, tick))
-            ticks_of[item.node_row] += 1
+    for block in blocks:
+        for tick in range(block.first_tick, len(block.ts)):
+            queue[ticks_of[block.node_row]].append((block, tick))
+            ticks_of[block.node_row] += 1
     for number in range(len(queue)):
         yield _round(fleet, queue[number])
 
 
-def _block(fleet: Fleet, item: Admitted) -> _Block:
+def block_of(fleet: Fleet, item: Admitted) -> Block:
+    """Turn an admitted message into arrays. To be called in log order: it takes in new GPUs."""
     sample = item.sample
     layout = fleet.layout(item.node_row, sample)
     node = fleet.nodes[item.node_row]
@@ -75,7 +79,7 @@ def _block(fleet: Fleet, item: Admitted) -> _Block:
         flat += sample.m[name]
     sees = sees_gpus(sample)
     listed = sum(uuid not in sample.parents for uuid in sample.gpu)
-    return _Block(
+    return Block(
         node_row=item.node_row,
         layout=layout,
         ts=sample.ts,
@@ -85,6 +89,7 @@ def _block(fleet: Fleet, item: Admitted) -> _Block:
         lost=_lost(sample) if sample.status else None,
         absent=sees and (node.expected is None or listed < node.expected),
         gone_counts=sees,
+        first_tick=item.first_tick,
         expected=float("nan") if node.expected is None or not sees else float(node.expected),
         known=float(fleet.known(item.node_row)),
         stepped_back=item.stepped_back,
@@ -108,7 +113,7 @@ def _lost(sample: NodeSample) -> BoolArray | None:
     return lost.reshape(len(sample.ts), len(sample.gpu))
 
 
-def _round(fleet: Fleet, parts: list[tuple[_Block, int]]) -> Round:
+def _round(fleet: Fleet, parts: list[tuple[Block, int]]) -> Round:
     # Without a well collector nothing is said of GPUs that are not listed: they are left out.
     sizes = [
         len(block.layout.rows) if block.gone_counts else block.layout.present for block, _ in parts
@@ -150,7 +155,7 @@ def _round(fleet: Fleet, parts: list[tuple[_Block, int]]) -> Round:
 
 
 def _node_frame(
-    fleet: Fleet, parts: list[tuple[_Block, int]], ts: IntArray, stepped: BoolArray
+    fleet: Fleet, parts: list[tuple[Block, int]], ts: IntArray, stepped: BoolArray
 ) -> Frame:
     """One row per node, with what is counted there instead of metrics."""
     size = len(parts)
