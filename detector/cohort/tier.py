@@ -152,6 +152,7 @@ class CohortTier:
         """Build the model at first sight, and anew when a fixed boundary is crossed."""
         if not cohort.chosen:
             cohort.chosen = tuple(np.flatnonzero(np.isfinite(row)).tolist())
+            cohort.forest = None  # one that was made before had no features
         last = int(cohort.history[-1, 0]) if len(cohort.history) else start
         if cohort.forest is None or last // _BOUNDARY_MS != start // _BOUNDARY_MS:
             cohort.history = cohort.history[-_MEMORY:]
