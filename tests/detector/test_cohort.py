@@ -1,4 +1,4 @@
-"""The cohort tier: windows close at the slowest source, models survive restarts, NaN never enters."""
+"""The cohort tier: windows close at the slowest source, models survive restarts, no NaN enters."""
 
 from __future__ import annotations
 
@@ -147,14 +147,7 @@ def test_a_job_unlike_its_past_is_a_novelty_of_severity_info() -> None:
 
 def test_without_a_job_the_node_is_the_cohort() -> None:
     tier = CohortTier()
-    anonymous = [
-        decode_window(
-            encode(w)
-            .replace(b'"cohort":"job"', b'"cohort":"a"')
-            .replace(b'"job":"job"', b'"job":null')
-        )
-        for w in [*usual(400), *strange(30, 400)]
-    ]
+    anonymous = [replace(one, cohort="a", job=None) for one in [*usual(400), *strange(30, 400)]]
     alerts = tier.process(anonymous, caught_up=False)
     assert [(alert.subject.scope, alert.subject.node) for alert in alerts] == [("node", "a")]
 
