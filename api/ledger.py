@@ -124,7 +124,8 @@ class Ledger:
         now_ms
             Arrival, in unix milliseconds.
         """
-        event_id = _log(connection, new, _DETECTOR, now_ms)
+        payload = encode(new).decode()
+        event_id = _log(connection, new, payload, _DETECTOR, now_ms)
         if event_id is None:
             return Entry()
         before = connection.execute(_BEFORE, {"id": new.alert_id}).one_or_none()
@@ -136,8 +137,9 @@ class Ledger:
         shown = new
         if new.state == AlertState.FIRING and later_ms is not None:
             shown = _superseded(new, later_ms)
-            event_id = _log(connection, shown, _API, now_ms) or event_id
-        connection.execute(_UPSERT, _row(shown, started_ms, now_ms))
+            payload = encode(shown).decode()
+            event_id = _log(connection, shown, payload, _API, now_ms) or event_id
+        connection.execute(_UPSERT, _row(shown, payload, started_ms, now_ms))
         if shown is new and _worth_telling(before, new):
             queued += self._queue(connection, new, _DETECTOR, event_id, now_ms)
         return Entry(event_id=event_id, deliveries=queued)
@@ -150,8 +152,9 @@ class Ledger:
             if (row.started_ms, row.alert_id) >= (started_ms, new.alert_id):
                 continue
             ended = _superseded(decode_alert(row.payload.encode()), started_ms)
-            event_id = _log(connection, ended, _API, now_ms)
-            connection.execute(_UPSERT, _row(ended, row.started_ms, now_ms))
+            payload = encode(ended).decode()
+            event_id = _log(connection, ended, payload, _API, now_ms)
+            connection.execute(_UPSERT, _row(ended, payload, row.started_ms, now_ms))
             if event_id is not None:
                 queued += self._queue(connection, ended, _API, event_id, now_ms)
         return queued
@@ -188,7 +191,9 @@ _BEFORE = sa.select(alert.c.seq, alert.c.state, alert.c.severity_rank).where(
     alert.c.alert_id == sa.bindparam("id")
 )
 _OPEN = sa.select(alert.c.alert_id, alert.c.started_ms, alert.c.payload).where(
-    alert.c.fingerprint == sa.bindparam("fingerprint"), alert.c.state == AlertState.FIRING.value
+    # A literal: with a parameter SQLite cannot know that the partial index serves.
+    alert.c.fingerprint == sa.bindparam("fingerprint"),
+    sa.text("alert.state = 'firing'"),
 )
 _LATER = sa.select(sa.func.min(alert.c.started_ms)).where(
     alert.c.fingerprint == sa.bindparam("fingerprint"),
@@ -213,7 +218,9 @@ _UPSERT = _INSERT_ALERT.on_conflict_do_update(
 )
 
 
-def _log(connection: sa.Connection, new: AlertEvent, origin: str, now_ms: int) -> int | None:
+def _log(
+    connection: sa.Connection, new: AlertEvent, payload: str, origin: str, now_ms: int
+) -> int | None:
     row = {
         "alert_id": new.alert_id,
         "seq": new.seq,
@@ -222,7 +229,7 @@ def _log(connection: sa.Connection, new: AlertEvent, origin: str, now_ms: int) -
         "severity": new.severity,
         "observed_ms": parse_time(new.observed_at),
         "received_ms": now_ms,
-        "payload": encode(new).decode(),
+        "payload": payload,
     }
     return connection.execute(_LOG, row).scalar_one_or_none()
 
@@ -250,7 +257,7 @@ def _worth_telling(before: sa.Row[int, str, int] | None, new: AlertEvent) -> boo
     return bool(before.state != new.state or Severity(new.severity).rank > before.severity_rank)
 
 
-def _row(shown: AlertEvent, started_ms: int, now_ms: int) -> dict[str, object]:
+def _row(shown: AlertEvent, payload: str, started_ms: int, now_ms: int) -> dict[str, object]:
     subject = shown.subject
     ended = parse_time(shown.ended_at) if shown.ended_at is not None else None
     if ended is None and shown.state == AlertState.RESOLVED:
@@ -274,5 +281,5 @@ def _row(shown: AlertEvent, started_ms: int, now_ms: int) -> dict[str, object]:
         "ended_ms": ended,
         "end_reason": shown.end_reason,
         "received_ms": now_ms,
-        "payload": encode(shown).decode(),
+        "payload": payload,
     }

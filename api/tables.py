@@ -61,6 +61,7 @@ alert = sa.Table(
     sa.Index("ix_alert_gpu", "gpu_uuid", "started_ms"),
     sa.Index("ix_alert_fingerprint", "fingerprint", "started_ms"),
     sa.Index("ix_alert_counts", "state", "severity", "family"),
+    sa.Index("ix_alert_gravest", "state", "severity_rank", "started_ms"),
     # One open alert per identity: the store itself holds the promise.
     sa.Index(
         "ux_alert_open",

@@ -31,7 +31,7 @@ def sign(key: bytes, webhook_id: str, timestamp: int, body: bytes) -> str:
     Examples
     --------
     >>> sign(b"k" * 24, "msg_1", 1700000000, b"{}")
-    'v1,ecZWiUcBCYFpnb1eQ6J0OMTl2oZN0PBtNGJ3Dn0X1iw='
+    'v1,E3sCg9uS8x43RKlJqcda1EcaYZxNkN+l2u7RBZBSZQQ='
     """
     if "." in webhook_id:
         raise ValueError(f"a webhook id must not hold a full stop, got {webhook_id!r}")

@@ -53,6 +53,7 @@ def _alerts() -> None:
     for name, columns in (
         ("ix_alert_started", ["started_ms", "alert_id"]),
         ("ix_alert_state", ["state", "started_ms", "alert_id"]),
+        ("ix_alert_gravest", ["state", "severity_rank", "started_ms"]),
         ("ix_alert_node", ["node", "started_ms"]),
         ("ix_alert_gpu", ["gpu_uuid", "started_ms"]),
         ("ix_alert_fingerprint", ["fingerprint", "started_ms"]),
