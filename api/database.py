@@ -15,7 +15,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,10 @@ class Database:
         path = _file_of(url, data_dir)
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # SQLite gives its -wal and -shm files the mode of the database file.
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            # SQLite gives its -wal and -shm files the mode of the database file. One that exists
+            # is not opened: closing it would drop the locks of this process's connections.
+            with suppress(FileExistsError):
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except OSError as exc:
             raise DataDirError(
                 f"The alert store {path} cannot be opened: {exc.strerror}. "

@@ -99,8 +99,14 @@ def connect(path: Path, settings: SqliteSettings) -> sqlite3.Connection:
 
 
 def _own(path: Path) -> None:
-    """Create the file for its owner alone; SQLite gives -wal and -shm the same mode."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    """Create the file for its owner alone; SQLite gives -wal and -shm the same mode.
+
+    An existing file is never opened here: closing it would drop the locks of every connection that
+    this process has to it (POSIX advisory locks belong to the process), and the next process that
+    closes would take itself for the last one and delete the WAL under us.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
 
