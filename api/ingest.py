@@ -247,9 +247,12 @@ class AlertIngest:
         )
         headers = (
             *record.headers,
-            ("reason", reason.encode()),
-            ("detail", detail[:500].encode(errors="replace")),
-            ("source", f"{record.topic}/{record.partition}/{record.offset}".encode()),
+            # The same names as the detector gives its dead letters.
+            ("dlq_reason", reason.encode()),
+            ("dlq_detail", detail[:500].encode(errors="replace")),
+            ("dlq_topic", record.topic.encode()),
+            ("dlq_partition", str(record.partition).encode()),
+            ("dlq_offset", str(record.offset).encode()),
         )
         try:
             publisher.send(self._dead_letters, key=record.key, value=record.value, headers=headers)

@@ -95,7 +95,8 @@ class DeliveryWorker:
                 _log.exception("delivery_loop_failed", error=type(exc).__name__)
                 self._report(f"The delivery loop failed: {type(exc).__name__}.")
             if not stop.is_set():
-                self._wake.wait(pause)
+                # Round often enough to renew the leases of attempts under way.
+                self._wake.wait(min(pause, self._settings.lease_seconds / 3))
         self._end()
 
     def _step(self) -> float:

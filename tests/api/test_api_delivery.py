@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from standardwebhooks.webhooks import Webhook
 
 from api.database import Database
 from api.ledger import Ledger, Route
-from api.settings import EndpointSettings
+from api.settings import DeliverySettings, EndpointSettings
 from bus.memory import MemoryBus
 from schemas.alert import AlertEvent, Severity
 
@@ -174,6 +175,27 @@ def test_no_secret_leaves_through_the_api_or_the_store(
     for planted in (secret, secret[6:], "very-secret-path"):
         assert planted not in shown
         assert planted.encode() not in stored
+
+
+def test_a_receiver_that_does_not_answer_does_not_hold_up_the_end(
+    tmp_path: Path,
+    bus: MemoryBus,
+    receiver: Any,
+    make_event: Any,
+    wait_until: Any,
+    endpoint_for: Any,
+    running_api: Any,
+) -> None:
+    receiver.script.append(60.0)
+    settings = {"endpoints": (endpoint_for(receiver),), "delivery": DeliverySettings()}
+    with running_api(tmp_path, bus, **settings) as running:
+        running.send(make_event())
+        wait_until(lambda: receiver.received)
+        begun = time.monotonic()
+        running.stop.set()
+        running.thread.join(10)
+        assert not running.thread.is_alive()
+        assert time.monotonic() - begun < 10
 
 
 _SENDER = """

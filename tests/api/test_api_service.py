@@ -52,7 +52,7 @@ def test_an_undecodable_message_is_set_aside_and_stops_nothing(
     letters: list[Any] = []
     wait_until(lambda: letters.extend(reader.poll(10, 0.1)) or len(letters) == 4)
     reader.close()
-    reasons = {dict(letter.headers)["reason"] for letter in letters}
+    reasons = {dict(letter.headers)["dlq_reason"] for letter in letters}
     assert reasons == {b"not_json", b"missing_field", b"bad_field"}
     assert 'alert_events_total{outcome="dead_letter"} 4.0' in api.client.get("/metrics").text
 
