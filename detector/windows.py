@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from detector.arrays import Field, FloatArray, IntArray, StateTable
+from detector.arrays import BoolArray, Field, FloatArray, IntArray, StateTable
 from detector.fleet import Fleet
 from detector.frame import Frame
 from schemas.metrics import CATALOGUE, METRIC_INDEX
@@ -121,21 +121,32 @@ class WindowTable:
             samples=tuple(samples.tolist()),
             missing=tuple((samples * len(offered) - count[:, offered].sum(axis=1)).tolist()),
             clock_event_reasons=tuple(table["reasons"][index].tolist()),
-            m={CATALOGUE[column].name: self._summary(index, column) for column in offered.tolist()},
+            m=self._summaries(index, offered, count[:, offered]),
             labels=dict(fleet.nodes[fleet.node_of(node)].labels),
         )
 
-    def _summary(self, index: IntArray, column: int) -> MetricWindow:
-        count = self.table["count"][index, column]
-        mean = self.table["sum"][index, column] / np.maximum(count, 1)
-        return MetricWindow(
-            mean=_listed(mean, count),
-            min=_listed(self.table["min"][index, column], count),
-            max=_listed(self.table["max"][index, column], count),
-            last=_listed(self.table["last"][index, column], count),
-        )
+    def _summaries(
+        self, index: IntArray, offered: IntArray, count: IntArray
+    ) -> dict[str, MetricWindow]:
+        """Summarise all metrics at once: a window per node closes every ten seconds."""
+        cells = np.ix_(index, offered)
+        total, least = self.table["sum"][cells], self.table["min"][cells]
+        most, last = self.table["max"][cells], self.table["last"][cells]
+        mean = total / np.maximum(count, 1)
+        missing = count == 0
+        columns = [_columns(part, missing) for part in (mean, least, most, last)]
+        return {
+            CATALOGUE[column].name: MetricWindow(mean=a, min=b, max=c, last=d)
+            for column, a, b, c, d in zip(offered.tolist(), *columns, strict=True)
+        }
 
 
-def _listed(values: FloatArray, count: IntArray) -> list[float | None]:
-    """(g,) values as a list, None where nothing was read."""
-    return [v if n else None for v, n in zip(values.tolist(), count.tolist(), strict=True)]
+def _columns(values: FloatArray, missing: BoolArray) -> list[list[float | None]]:
+    """(g, metrics) as one list per metric, None where nothing was read."""
+    if not missing.any():
+        complete: list[list[float | None]] = values.T.tolist()
+        return complete
+    return [
+        [None if absent else value for value, absent in zip(column, gaps, strict=True)]
+        for column, gaps in zip(values.T.tolist(), missing.T.tolist(), strict=True)
+    ]

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
+from itertools import chain
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -20,7 +22,7 @@ from schemas.alert import ALERT_SCHEMA, FAMILIES, AlertEvent, AlertState, Severi
 from schemas.errors import DecodeError
 from schemas.metrics import METRICS
 from schemas.sample import SAMPLE_SCHEMA, CollectorStatus, NodeSample
-from schemas.window import WINDOW_SCHEMA, WindowBatch
+from schemas.window import WINDOW_SCHEMA, MetricWindow, WindowBatch
 
 __all__ = [
     "CONTENT_TYPE_HEADER",
@@ -90,14 +92,10 @@ def decode_sample(value: bytes, content_type: bytes = JSON_CONTENT_TYPE) -> Node
         raise DecodeError("content_type", f"unknown content type {content_type!r}")
     fields = _object(value, SAMPLE_SCHEMA)
     ts = _ts(fields.get("ts"))
-    gpu = _strings(fields.get("gpu"), "gpu", MAX_GPUS)
-    if len(set(gpu)) != len(gpu):
-        raise DecodeError("duplicate_gpu", "a GPU stands twice in one message")
+    gpu = _gpus(fields.get("gpu"))
     seq = fields.get("seq")
     if not isinstance(seq, int) or isinstance(seq, bool) or seq < 0:
         raise DecodeError("bad_field", f"seq must be an integer >= 0, got {seq!r}")
-    jobs = fields.get("jobs")
-    inventory = fields.get("inventory")
     return NodeSample(
         node=_text(fields, "node"),
         boot_id=_text(fields, "boot_id"),
@@ -105,36 +103,51 @@ def decode_sample(value: bytes, content_type: bytes = JSON_CONTENT_TYPE) -> Node
         ts=ts,
         gpu=gpu,
         m=_columns(fields.get("m"), len(ts) * len(gpu)),
-        collector=_build(CollectorStatus, _mapping(fields, "collector"), "collector"),
+        collector=_collector(_mapping(fields, "collector")),
         status=_status(fields.get("status")),
-        events=_convert(fields.get("events") or (), _hints(NodeSample)["events"], "events"),
-        jobs=_convert(jobs, _hints(NodeSample)["jobs"], "jobs"),
-        inventory=_convert(inventory, _hints(NodeSample)["inventory"], "inventory"),
-        parents=_convert(fields.get("parents") or {}, dict[str, str], "parents"),
+        events=_rare(fields, "events") or (),
+        jobs=_rare(fields, "jobs"),
+        inventory=_rare(fields, "inventory"),
+        parents=_rare(fields, "parents") or {},
     )
 
 
 def decode_window(value: bytes) -> WindowBatch:
     """Decode and check one WindowBatch. Raises DecodeError."""
-    batch = _build(WindowBatch, _object(value, WINDOW_SCHEMA), "window")
+    fields = _object(value, WINDOW_SCHEMA)
+    # The columns are checked by hand: they are a thousand numbers, the rest is a dozen.
+    columns = _mapping(fields, "m")
+    batch = _build(WindowBatch, {**fields, "m": {}}, "window")
     size = len(batch.gpu)
-    columns: list[Sequence[object]] = [
-        batch.model,
-        batch.samples,
-        batch.missing,
-        batch.clock_event_reasons,
-    ]
-    for summary in batch.m.values():
-        columns += [summary.mean, summary.min, summary.max, summary.last]
-    if any(len(column) != size for column in columns):
-        raise DecodeError(
-            "bad_length", f"every column of a window of {size} GPUs needs {size} values"
-        )
+    facts = (batch.model, batch.samples, batch.missing, batch.clock_event_reasons)
+    if any(len(column) != size for column in facts):
+        raise DecodeError("bad_length", f"a window of {size} GPUs needs {size} values of each")
     if batch.end <= batch.start:
         raise DecodeError(
             "bad_field", f"window ends at {batch.end}, before its start {batch.start}"
         )
-    return batch
+    return replace(batch, m=_window_columns(columns, size))
+
+
+def _window_columns(columns: _Fields, size: int) -> dict[str, MetricWindow]:
+    known = {name: summary for name, summary in columns.items() if name in METRICS}
+    parts = []
+    for name, summary in known.items():
+        if not isinstance(summary, dict):
+            raise DecodeError("bad_field", f"m.{name} must be an object, got {summary!r}")
+        for part in ("mean", "min", "max", "last"):
+            column = summary.get(part)
+            if type(column) is not list or len(column) != size:
+                raise DecodeError("bad_length", f"m.{name}.{part} needs {size} values")
+            parts.append(column)
+    if not _NUMBERS.issuperset(map(type, chain.from_iterable(parts))):
+        raise DecodeError("bad_value", "the columns of a window must hold numbers or null")
+    return {
+        name: MetricWindow(
+            mean=summary["mean"], min=summary["min"], max=summary["max"], last=summary["last"]
+        )
+        for name, summary in known.items()
+    }
 
 
 def decode_alert(value: bytes) -> AlertEvent:
@@ -152,6 +165,12 @@ def decode_alert(value: bytes) -> AlertEvent:
         except ValueError as exc:
             raise DecodeError("bad_field", f"{name} is no RFC 3339 time: {text!r}") from exc
     return event
+
+
+def _rare(fields: _Fields, name: str) -> Any:
+    """Check a field that most messages leave out; None where it is absent or null."""
+    value = fields.get(name)
+    return None if value is None else _convert(value, _hints(NodeSample)[name], name)
 
 
 def _object(value: bytes, schema: str) -> _Fields:
@@ -193,16 +212,37 @@ def _ts(value: object) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _strings(value: object, name: str, limit: int) -> tuple[str, ...]:
-    if (
-        not isinstance(value, list)
-        or len(value) > limit
-        or not all(isinstance(item, str) and item for item in value)
-    ):
-        raise DecodeError(
-            "bad_field", f"{name} must be a list of at most {limit} non-empty strings"
-        )
-    return tuple(value)
+def _gpus(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MAX_GPUS:
+        raise DecodeError("bad_field", f"gpu must be a list of at most {MAX_GPUS} ids")
+    try:
+        return _checked_gpus(tuple(value))
+    except TypeError as exc:  # a list or an object among the ids
+        raise DecodeError("bad_field", "gpu must hold non-empty strings") from exc
+
+
+@lru_cache(maxsize=65_536)
+def _checked_gpus(ids: tuple[object, ...]) -> tuple[str, ...]:
+    """Check a list of GPU ids; a node sends the same one in every message."""
+    strings = tuple(item for item in ids if isinstance(item, str) and item)
+    if len(strings) != len(ids):
+        raise DecodeError("bad_field", "gpu must hold non-empty strings")
+    if len(set(strings)) != len(strings):
+        raise DecodeError("duplicate_gpu", "a GPU stands twice in one message")
+    return strings
+
+
+def _collector(fields: _Fields) -> CollectorStatus:
+    try:
+        return _checked_collector(tuple(fields.items()))
+    except TypeError:  # a list or an object among the values: of a newer minor version
+        return _build(CollectorStatus, fields, "collector")
+
+
+@lru_cache(maxsize=1024)
+def _checked_collector(items: tuple[tuple[str, object], ...]) -> CollectorStatus:
+    """Check the state of a collector; it is the same in almost every message."""
+    return _build(CollectorStatus, dict(items), "collector")
 
 
 _NUMBERS = frozenset({int, float, NoneType})
@@ -211,15 +251,15 @@ _NUMBERS = frozenset({int, float, NoneType})
 def _columns(value: object, length: int) -> dict[str, list[float | None]]:
     if not isinstance(value, dict):
         raise DecodeError("bad_field", f"m must be an object, got {type(value).__name__}")
-    columns: dict[str, list[float | None]] = {}
-    for name, column in value.items():
-        if name not in METRICS:
-            continue  # of a newer minor version
-        if not isinstance(column, list) or len(column) != length:
+    # What is not in the catalogue comes from a newer minor version and is left out.
+    columns = {name: column for name, column in value.items() if name in METRICS}
+    for name, column in columns.items():
+        if type(column) is not list or len(column) != length:
             raise DecodeError("bad_length", f"m.{name} needs {length} values")
-        if not _NUMBERS.issuperset(map(type, column)):
-            raise DecodeError("bad_value", f"m.{name} must hold numbers or null")
-        columns[name] = column
+    # One pass over all columns: this is the path of every sample.
+    if not _NUMBERS.issuperset(map(type, chain.from_iterable(columns.values()))):
+        wrong = next(n for n, c in columns.items() if not _NUMBERS.issuperset(map(type, c)))
+        raise DecodeError("bad_value", f"m.{wrong} must hold numbers or null")
     return columns
 
 
