@@ -218,6 +218,7 @@ class Throttling:
             severity = self._severity(kind, steady, moved[f"{kind}_long"])
             judgements[kind] = Judgement(score=score, severity=severity)
             columns[f"{kind}_share"] = moved[f"{kind}_duty"]
+            columns[f"{kind}_readings"] = moved[f"{kind}_run"]
         # Worth the sorting only where an alert may be worded.
         slowed = any((judged.score >= 1.0).any() for judged in judgements.values())
         unknown = np.full(len(frame), np.nan)
@@ -266,7 +267,10 @@ class Throttling:
     def explain(self, kind: str, row: RowView) -> Explanation:
         """Word the slowdown: share of time, clock loss against peers, temperature and power."""
         reason = _REASONS[kind]
-        share = row[f"{kind}_share"]
+        share, readings = row[f"{kind}_share"], int(row[f"{kind}_readings"])
+        steady = readings >= self.steady_samples
+        part = f"{share:.0%} of the last minute"
+        when = f"in all of the last {readings} readings" if steady else part
         clock, peers = row["sm_clock_hertz"], row.value("peers_hertz")
         loss = ""
         if peers is not None and peers > 0.0 and np.isfinite(clock) and clock < peers:
@@ -290,7 +294,7 @@ class Throttling:
             Evidence(metric="power_watts", value=row.value("power_watts"), unit="W"),
         ]
         return Explanation(
-            summary=f"is slowed by {reason.label}, {share:.0%} of the last minute{loss}",
+            summary=f"is slowed by {reason.label}, {when}{loss}",
             evidence=tuple(evidence),
             likely_cause=reason.cause,
             action=reason.action,
