@@ -16,6 +16,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,15 @@ class Database:
         with self.write() as connection:
             connection.execute(sa.text("UPDATE consumer SET next_offset = next_offset WHERE 0"))
 
+    def check_schema(self) -> None:
+        """Raise DataDirError if another foreshock has migrated the store beneath this one."""
+        found, known = self.revision(), _head()
+        if found != known:
+            raise DataDirError(
+                f"The alert store has schema {found}, this foreshock works with {known}. "
+                "Another version has migrated it: restart this one in that version."
+            )
+
     def migrate(self) -> None:
         """Bring the schema to this version, one process at a time."""
         with self.path.with_suffix(".lock").open("a") as lock:
@@ -165,9 +175,14 @@ def _begin(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
 
+@cache
+def _head() -> str:
+    return ScriptDirectory(str(_MIGRATIONS)).get_current_head() or ""
+
+
 def _upgrade(connection: sa.Connection, path: Path) -> None:
     script = ScriptDirectory(str(_MIGRATIONS))
-    head = script.get_current_head() or ""
+    head = _head()
     current = MigrationContext.configure(connection).get_current_revision()
     if current == head:
         return

@@ -50,7 +50,10 @@ class Readiness:
 
     def report(self) -> dict[str, Any]:  # JSON: booleans and sentences
         """Return ok, a sentence, and each check."""
-        problems = {"store": self._store_problem()}
+        problems = {
+            "store": _problem(self._database.check_writable),
+            "schema": _problem(self._database.check_schema),
+        }
         for name, loop in self._loops.items():
             silent = self._clock() - loop.beat
             problems[name] = loop.problem
@@ -63,9 +66,10 @@ class Readiness:
             "checks": {name: text or "ok" for name, text in problems.items()},
         }
 
-    def _store_problem(self) -> str | None:
-        try:
-            self._database.check_writable()
-        except (StoreError, DataDirError) as exc:
-            return str(exc)
-        return None
+
+def _problem(check: Callable[[], None]) -> str | None:
+    try:
+        check()
+    except (StoreError, DataDirError) as exc:
+        return str(exc)
+    return None

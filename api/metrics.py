@@ -43,6 +43,12 @@ class ApiMetrics:
             ["endpoint", "result"],
             registry=registry,
         )
+        self.dead = Counter(
+            "foreshock_api_dead_deliveries",
+            "Notifications given up, by endpoint; /v1/deliveries?state=dead says why.",
+            ["endpoint"],
+            registry=registry,
+        )
         self.attempt_seconds = Histogram(
             "foreshock_api_delivery_seconds",
             "Duration of one delivery attempt.",

@@ -36,6 +36,7 @@ class StoppableServer(uvicorn.Server):
         config = uvicorn.Config(
             app,
             log_config=None,
+            log_level="warning",  # the service itself says when it starts and stops
             access_log=False,
             lifespan="off",
             server_header=False,

@@ -176,6 +176,7 @@ class DeliveryWorker:
             max(0, now_ms - started_ms) / 1000
         )
         if decision.dead:
+            self._metrics.dead.labels(endpoint=claim.endpoint).inc()
             _log.error(
                 "delivery_dead",
                 endpoint=claim.endpoint,

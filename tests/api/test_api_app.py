@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from fastapi.testclient import TestClient
 from prometheus_client import CollectorRegistry
 
@@ -77,7 +78,18 @@ def test_a_loops_own_problem_is_shown(database: Database) -> None:
     loop.problem = "The disk is full."
     report = Readiness(database, {"ingest": loop}, clock=lambda: 1.0).report()
     assert report["detail"] == "The disk is full."
-    assert report["checks"] == {"store": "ok", "ingest": "The disk is full."}
+    assert report["checks"] == {
+        "store": "ok",
+        "schema": "ok",
+        "ingest": "The disk is full.",
+    }
+
+
+def test_a_store_migrated_by_another_version_makes_the_service_unready(database: Database) -> None:
+    with database.write() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0002'"))
+    report = Readiness(database, {}, clock=lambda: 1.0).report()
+    assert "has schema 0002" in report["detail"]
 
 
 def test_other_methods_are_refused_as_problems(app: Any) -> None:

@@ -85,6 +85,8 @@ def test_after_the_schedule_a_delivery_is_dead_and_says_why(
     assert delivery["last_error"] == "the receiver answered HTTP 500"
     (endpoint,) = told.client.get("/v1/endpoints").json()["endpoints"]
     assert endpoint["deliveries"]["dead"] == 1
+    line = 'foreshock_api_dead_deliveries_total{endpoint="noc"} 1.0'
+    wait_until(lambda: line in told.client.get("/metrics").text)
 
 
 def test_resolved_never_overtakes_firing(

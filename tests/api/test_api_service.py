@@ -392,7 +392,7 @@ def test_open_streams_do_not_hold_up_the_end(api: Any, wait_until: Any) -> None:
 def test_health_says_whether_all_parts_work(api: Any) -> None:
     report = api.service.health()
     assert report["ok"] is True
-    assert set(report["checks"]) == {"store", "ingest", "delivery"}
+    assert set(report["checks"]) == {"store", "schema", "ingest", "delivery"}
     assert api.service.name == "api"
 
 
