@@ -263,17 +263,22 @@ def _explain(exc: ValidationError, origins: Mapping[str, str], file: Path | None
     return "\n".join(lines)
 
 
+def _place_of(name: str, origins: Mapping[str, str], file: Path | None) -> str:
+    """Say where a wrong value came from: given itself, inside another, or through its parts."""
+    inside = [place for key, place in origins.items() if f"{name}.".startswith(f"{key}.")]
+    parts = [place for key, place in origins.items() if key.startswith(f"{name}." if name else "")]
+    return next(iter(inside + parts), str(file or "the settings"))
+
+
 def _explain_one(error: Any, origins: Mapping[str, str], file: Path | None) -> str:
     # pydantic's ErrorDetails is a TypedDict whose loc mixes str and int.
     loc = tuple(str(part) for part in error["loc"])
     name = ".".join(loc)
-    origin = origins.get(name) or next(
-        (place for key, place in origins.items() if f"{name}.".startswith(f"{key}.")), str(file)
-    )
+    origin = _place_of(name, origins, file)
     if error["type"] == "extra_forbidden":
         model = model_at(Settings, loc[:-1])
         near = _nearest(loc[-1], model, loc[:-1]) if model is not None else None
         hint = f" Did you mean {near}?" if near else ""
         return f"Unknown setting {name} in {origin}.{hint}"
     # The value itself is not shown: it may be a secret.
-    return f"The setting {name} in {origin} is wrong: {error['msg']}."
+    return f"The setting {name or 'of the whole'} in {origin} is wrong: {error['msg']}."

@@ -155,6 +155,13 @@ def test_a_wrong_file_is_named_with_key_and_place(
         load(toml(text), environ={}, cwd=tmp_path)
 
 
+def test_a_fault_of_several_values_together_says_where_they_came_from(tmp_path: Path) -> None:
+    endpoint = f'{{"name":"a","url":"https://a.example/x","secret":"{SIGNING}"}}'
+    environ = {"FORESHOCK_API__ENDPOINTS": f"[{endpoint},{endpoint}]"}
+    with pytest.raises(ConfigError, match=r"api in environment FORESHOCK_API__ENDPOINTS .*same"):
+        load(environ=environ, cwd=tmp_path)
+
+
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "foreshock.toml"
     file.write_bytes(b"\xff\xfe")
