@@ -162,22 +162,25 @@ class AlertIngest:
             group=self._group, topics=[self._topic], listener=self, client_id="foreshock-api"
         )
         publisher = self._bus.publisher(client_id="foreshock-api")
+        paused = False
         try:
             while not stop.is_set():
                 self.beat = time.monotonic()
                 records = subscriber.poll(self._batch_size, _POLL_SECONDS)
                 self._waiting.extend(records)
                 self._metrics.ingest_lag.set(sum(subscriber.lag().values()))
-                if not self._waiting:
-                    continue
-                offsets = self._store(publisher)
+                offsets = self._store(publisher) if self._waiting else {}
                 if offsets is None:
                     # Keep polling, or a Kafka group takes us for dead; but take no more.
                     subscriber.pause(self._places)
+                    paused = True
                     stop.wait(_RETRY_SECONDS)
-                else:
+                    continue
+                if offsets:
                     subscriber.commit(offsets)
+                if paused:  # stored at last, or what waited went to another reader
                     subscriber.resume(self._places)
+                    paused = False
         finally:
             publisher.close()
             subscriber.close()
