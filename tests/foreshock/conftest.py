@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 class ScriptedService:
