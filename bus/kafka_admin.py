@@ -14,10 +14,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # noqa: TID251
 )
 
 from bus.kafka_config import admin_config
-from bus.kafka_faults import ALL_BROKERS_DOWN, explain
+from bus.kafka_faults import ALL_BROKERS_DOWN, bad_property, explain
 from bus.protocol import TopicDescription
 from bus.settings import KafkaSettings
-from schemas.errors import BusUnavailableError, ConfigError
+from schemas.errors import BusUnavailableError
 from schemas.topics import ALL_TOPICS, TopicSpec
 
 __all__ = ["KafkaAdmin", "topic_config"]
@@ -64,7 +64,7 @@ class KafkaAdmin:
         try:
             self._client = AdminClient(config)
         except (ck.KafkaException, ValueError, TypeError) as error:
-            raise ConfigError(f"kafka.properties cannot be used: {error}") from error
+            raise bad_property(error) from error
 
     def create_topics(self) -> list[str]:
         """Create what is missing; return the names created.

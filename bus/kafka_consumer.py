@@ -19,10 +19,17 @@ import confluent_kafka as ck  # noqa: TID251 - this is the one door
 import structlog
 
 from bus.kafka_config import consumer_config
-from bus.kafka_faults import AUTO_OFFSET_RESET, HOPELESS, NO_OFFSET, PARTITION_EOF, explain
+from bus.kafka_faults import (
+    AUTO_OFFSET_RESET,
+    HOPELESS,
+    NO_OFFSET,
+    PARTITION_EOF,
+    bad_property,
+    explain,
+)
 from bus.protocol import AssignmentListener, Record, Start, TopicPartition
 from bus.settings import KafkaSettings
-from schemas.errors import BusUnavailableError, ConfigError
+from schemas.errors import BusUnavailableError
 
 __all__ = ["KafkaSubscriber"]
 
@@ -79,7 +86,7 @@ class KafkaSubscriber:
                 on_lost=self._on_lost,
             )
         except (ck.KafkaException, ValueError, TypeError) as error:
-            raise ConfigError(f"kafka.properties cannot be used: {error}") from error
+            raise bad_property(error) from error
 
     def poll(self, max_records: int, timeout_seconds: float) -> list[Record]:
         """Return up to ``max_records`` records; empty after ``timeout_seconds`` without any."""

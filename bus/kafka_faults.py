@@ -5,6 +5,7 @@ from __future__ import annotations
 import confluent_kafka as ck  # noqa: TID251 - this is the one door
 
 from bus.settings import KafkaSettings
+from schemas.errors import ConfigError
 
 __all__ = [
     "ALL_BROKERS_DOWN",
@@ -12,6 +13,7 @@ __all__ = [
     "HOPELESS",
     "NO_OFFSET",
     "PARTITION_EOF",
+    "bad_property",
     "explain",
 ]
 
@@ -77,3 +79,10 @@ def explain(settings: KafkaSettings, error: ck.KafkaError) -> str:
         if error.code() in codes:
             return f"Kafka at {settings.bootstrap} {happened}: {text}. {advice}."
     return f"Kafka at {settings.bootstrap} reported: {text}."
+
+
+def bad_property(error: Exception) -> ConfigError:
+    """Say which property the client does not accept."""
+    cause = error.args[0] if error.args else error
+    text = cause.str() if isinstance(cause, ck.KafkaError) else str(cause)
+    return ConfigError(f"kafka.properties cannot be used: {text}.")

@@ -9,10 +9,10 @@ import confluent_kafka as ck  # noqa: TID251 - this is the one door
 import structlog
 
 from bus.kafka_config import producer_config
-from bus.kafka_faults import explain
+from bus.kafka_faults import bad_property, explain
 from bus.protocol import DeliveryReport, Headers
 from bus.settings import KafkaSettings
-from schemas.errors import BusError, BusFullError, ConfigError, MessageTooLargeError
+from schemas.errors import BusError, BusFullError, MessageTooLargeError
 
 __all__ = ["KafkaPublisher"]
 
@@ -40,7 +40,7 @@ class KafkaPublisher:
         try:
             self._producer = ck.Producer(config)
         except (ck.KafkaException, ValueError, TypeError) as error:
-            raise ConfigError(f"kafka.properties cannot be used: {error}") from error
+            raise bad_property(error) from error
 
     def send(
         self,

@@ -135,23 +135,26 @@ class KafkaBroker:
 
     def stop(self, timeout_seconds: float = 20.0) -> None:
         """End it cleanly."""
-        self._end(signal.SIGTERM, timeout_seconds)
+        self._finish(signal.SIGTERM, timeout_seconds)
 
     def kill(self) -> None:
         """End it as power loss would."""
-        self._end(signal.SIGKILL, 10.0)
+        self._finish(signal.SIGKILL, 10.0)
 
-    def _end(self, how: signal.Signals, timeout_seconds: float) -> None:
+    def _finish(self, how: signal.Signals, timeout_seconds: float) -> None:
         pid, self.pid = self.pid, None
-        if pid is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, how)
-        deadline = time.monotonic() + timeout_seconds
+        if pid is not None:
+            _end(pid, how, timeout_seconds)
+
+
+def _end(pid: int, how: signal.Signals, timeout_seconds: float) -> None:
+    """Signal a process and wait for its end; kill it if that takes too long."""
+    deadline = time.monotonic() + timeout_seconds
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, how)
         while _alive(pid):
             if time.monotonic() > deadline:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
 
 
@@ -373,6 +376,7 @@ def shared_broker(folder: Path) -> Iterator[tuple[str, bool]]:
                 "pid": broker.pid,
                 "users": [],
             }
+            _watch(folder)
         state["users"].append(os.getpid())
         note.write_text(json.dumps(state))
     try:
@@ -384,14 +388,36 @@ def shared_broker(folder: Path) -> Iterator[tuple[str, bool]]:
             note.write_text(json.dumps(state))
             if not state["users"]:
                 note.unlink()
-                last = KafkaBroker(
-                    bootstrap=state["bootstrap"],
-                    real=state["real"],
-                    command=[],
-                    folder=folder,
-                    pid=state["pid"],
-                )
-                last.stop()
+                _end(state["pid"], signal.SIGTERM, 20.0)
+
+
+def _watch(folder: Path) -> None:
+    """Start a process that ends the broker if all who use it were killed."""
+    os.posix_spawn(
+        sys.executable,
+        [sys.executable, str(Path(__file__).resolve()), "--watch", str(folder)],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)
+        ],
+        setsid=True,
+    )
+
+
+def _mourn(folder: Path) -> None:
+    """Wait until the note is gone or nobody named in it lives; end the broker then."""
+    note = folder / "broker.json"
+    while True:
+        time.sleep(2.0)
+        with _locked(folder):
+            if not note.exists():
+                return
+            state = json.loads(note.read_text())
+            if any(_alive(pid) for pid in state["users"]):
+                continue
+            note.unlink()
+            _end(state["pid"], signal.SIGKILL, 10.0)
+            return
 
 
 @contextlib.contextmanager
@@ -449,6 +475,9 @@ def topic_prefix() -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--watch"]:
+        _mourn(Path(sys.argv[2]))
+        sys.exit(0)
     try:
         jars = class_path()
     except BrokerMissingError as missing:

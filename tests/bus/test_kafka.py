@@ -85,7 +85,7 @@ def test_check_says_that_nobody_answers() -> None:
     "properties",
     [
         {"no.such.property": "1"},
-        {"linger.ms": "soon"},
+        {"socket.timeout.ms": "soon"},
         {"partition.assignment.strategy": "range"},
     ],
 )
@@ -369,7 +369,8 @@ READER = """
 import sys
 from bus import BusSettings, KafkaSettings, open_bus
 quick = {"consumer.session.timeout.ms": "6000", "consumer.heartbeat.interval.ms": "1000"}
-bus = open_bus(BusSettings(transport="kafka", kafka=KafkaSettings(bootstrap=sys.argv[1], properties=quick)))
+kafka = KafkaSettings(bootstrap=sys.argv[1], properties=quick)
+bus = open_bus(BusSettings(transport="kafka", kafka=kafka))
 reader = bus.subscriber(group=sys.argv[2], topics=[sys.argv[3]])
 while True:
     records = reader.poll(10, 0.5)
