@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from foreshock.config import Settings
-from foreshock.docs import CONFIGURATION, with_table
+from foreshock.docs import PAGES, with_generated
 from foreshock.settingstree import item_models, model_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,10 +25,11 @@ def settings_classes(model: type[BaseModel]) -> list[type[BaseModel]]:
     return found
 
 
-def test_the_table_of_settings_is_up_to_date() -> None:
-    """Run ``make docs`` after a change of settings."""
-    page = CONFIGURATION.read_text(encoding="utf-8")
-    assert page == with_table(page)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_generated_parts_are_up_to_date(page: Path) -> None:
+    """Run ``make docs`` after a change of settings, detectors or metrics."""
+    text = page.read_text(encoding="utf-8")
+    assert text == with_generated(text, PAGES[page]())
 
 
 @pytest.mark.parametrize("one", settings_classes(Settings), ids=lambda one: one.__name__)
