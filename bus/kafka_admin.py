@@ -23,6 +23,7 @@ from schemas.topics import ALL_TOPICS, TopicSpec
 __all__ = ["KafkaAdmin", "topic_config"]
 
 _TIMEOUT_SECONDS = 30.0
+_SPREAD_SECONDS = 10.0
 #: From this many copies on, one may be away while the others confirm writes.
 _COPIES_FOR_QUORUM = 3
 
@@ -91,7 +92,14 @@ class KafkaAdmin:
             ],
             request_timeout=_TIMEOUT_SECONDS,
         )
-        return [name for name, future in futures.items() if self._created(future)]
+        created = [name for name, future in futures.items() if self._created(future)]
+        # The controller has them; wait until the brokers that clients ask have heard of it.
+        deadline = time.monotonic() + _SPREAD_SECONDS
+        while not self._partitions(_TIMEOUT_SECONDS).keys() >= futures.keys():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        return created
 
     def _created(self, future: Future[None]) -> bool:
         try:

