@@ -66,7 +66,7 @@ def _section(detector: Detector) -> str:
 
 
 def _first_lines(cls: type) -> str:
-    """The docstring's first sentence and its notes: what it computes, and from where."""
+    """Cut the first sentence and the notes out of a docstring: what is computed, and how."""
     text = cls.__doc__ or ""
     summary = text.strip().split("\n\n")[0]
     notes = re.search(
