@@ -120,7 +120,8 @@ class Consuming:
             due = time.monotonic() + self._wiring.checkpoint_seconds
             while not stop.is_set() and not self._broken:
                 self._turn(subscriber)
-                if time.monotonic() >= due:
+                # A state in which the engine broke half-way must not be saved.
+                if not self._broken and time.monotonic() >= due:
                     self._checkpoint(subscriber, list(self._held))
                     due = time.monotonic() + self._wiring.checkpoint_seconds
             if not self._broken:
@@ -284,6 +285,8 @@ class Consuming:
     def _drop(self, places: Sequence[TopicPartition]) -> None:
         for place in places:
             self._held.pop(place, None)
+            if not self._broken:  # another reader finds the message; ours need not be slow for it
+                self._careful.pop(place, None)
         self._count_partitions()
 
     def _count_partitions(self) -> None:

@@ -40,6 +40,7 @@ class Sender:
         #: Failed after they were taken: they go before what waits.
         self._again: deque[Outgoing] = deque()
         self.refused = 0
+        self._failing = False
 
     def send(self, messages: list[Outgoing], stop: threading.Event) -> None:
         """Send all messages; while the bus is full, wait, and give up only when told to stop."""
@@ -75,8 +76,13 @@ class Sender:
     def _reporter(self, message: Outgoing) -> Callable[[DeliveryReport], None]:
         def report(delivered: DeliveryReport) -> None:
             if delivered.error is not None:
-                _log.warning("delivery_failed", topic=delivered.topic, reason=delivered.error)
                 self._again.append(message)
+            # One line at each change: an outage fails thousands of messages.
+            if delivered.error is not None and not self._failing:
+                _log.warning("delivery_failed", topic=delivered.topic, reason=delivered.error)
+            elif delivered.error is None and self._failing:
+                _log.info("delivery_works_again", topic=delivered.topic)
+            self._failing = delivered.error is not None
 
         return report
 
