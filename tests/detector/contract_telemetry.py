@@ -176,7 +176,16 @@ def rough_frames(seed: int) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
         frame.x[:, gone | frame.lost] = np.nan
     for frame in nodes[5:10]:
         frame.extra["expected_gpus"] = np.full(len(frame), np.nan)
+    for frame in (*gpus, *nodes):
+        lock(frame)
     return tuple(gpus), tuple(nodes)
+
+
+def lock(frame: Frame) -> None:
+    """Let a detector that writes into its frame fail on the spot."""
+    arrays = [getattr(frame, f.name) for f in fields(Frame) if f.name != "extra"]
+    for array in (*arrays, *frame.extra.values()):
+        array.flags.writeable = False
 
 
 def frames_for(detector: Detector, seed: int = 1) -> tuple[Frame, ...]:
