@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from detector.fleet import Fleet, NodeRow
 from schemas.sample import NodeSample
 
-__all__ = ["Admitted", "admit"]
+__all__ = ["TAKE_OVER_MESSAGES", "Admitted", "admit"]
+
+#: So many messages in a row of a boot that looks old, and it is the current one.
+TAKE_OVER_MESSAGES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,9 @@ def admit(fleet: Fleet, sample: NodeSample, counts: Counter[str]) -> Admitted | 
     """Take a message in, or drop it and count why.
 
     Within one boot the sequence number decides the order, so a clock that was set back does not
-    make the node mute. Across boots the event time decides.
+    make the node mute. Across boots the event time decides, unless another boot goes on alone:
+    then the node came up with its clock set back, and left-overs of an old boot would come
+    between messages of the current one.
 
     Parameters
     ----------
@@ -60,11 +65,16 @@ def admit(fleet: Fleet, sample: NodeSample, counts: Counter[str]) -> Admitted | 
         counts["lost_messages"] += sample.seq - node.seq - 1
         stepped_back = sample.ts[0] <= node.last_ts
         counts["clock_back"] += stepped_back
-    elif not _begin_boot(node, sample):
+    elif _looks_old(node, sample) and not _has_taken_over(node, sample):
         counts["late"] += 1
         return None
     else:
-        first_tick = sum(moment <= node.last_ts for moment in sample.ts)
+        stepped_back = _looks_old(node, sample)
+        counts["clock_back"] += stepped_back
+        if not stepped_back:
+            first_tick = sum(moment <= node.last_ts for moment in sample.ts)
+        node.previous_boot, node.boot_id = node.boot_id, sample.boot_id
+    node.candidate, node.strikes = "", 0
     node.seq = sample.seq
     node.last_ts = sample.ts[-1]
     counts["accepted"] += 1
@@ -73,9 +83,15 @@ def admit(fleet: Fleet, sample: NodeSample, counts: Counter[str]) -> Admitted | 
     )
 
 
-def _begin_boot(node: NodeRow, sample: NodeSample) -> bool:
-    """Switch to a new boot; False for a message left over from an earlier one."""
-    if sample.boot_id == node.previous_boot or sample.ts[-1] <= node.last_ts:
+def _looks_old(node: NodeRow, sample: NodeSample) -> bool:
+    """Tell whether a message of another boot may be left over from before the current one."""
+    return sample.boot_id == node.previous_boot or sample.ts[-1] <= node.last_ts
+
+
+def _has_taken_over(node: NodeRow, sample: NodeSample) -> bool:
+    """Count old-looking messages of one boot in a row; True once there are enough."""
+    if sample.boot_id == node.previous_boot:
         return False
-    node.previous_boot, node.boot_id = node.boot_id, sample.boot_id
-    return True
+    same = sample.boot_id == node.candidate
+    node.candidate, node.strikes = sample.boot_id, node.strikes + 1 if same else 1
+    return node.strikes >= TAKE_OVER_MESSAGES

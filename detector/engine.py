@@ -143,14 +143,15 @@ class Engine:
 
     def dump(self) -> tuple[dict[str, Any], dict[str, AnyArray]]:
         """Return the state: names as JSON values, numbers as arrays."""
+        metrics, windows = self.windows.dump()
         arrays = {
             **prefixed("gpu", self.gpus.dump()),
             **prefixed("node", self.nodes.dump()),
-            **prefixed("windows", self.windows.table.dump()),
+            **prefixed("windows", windows),
             **prefixed("fleet/gpu", self.fleet.gpu_table.dump()),
             **prefixed("fleet/node", self.fleet.node_table.dump()),
         }
-        return self.fleet.dump(), arrays
+        return {**self.fleet.dump(), "window_metrics": metrics}, arrays
 
     def load(self, facts: dict[str, Any], arrays: Mapping[str, AnyArray]) -> list[str]:
         """Take over a dumped state; return the names of arrays that start fresh instead."""
@@ -158,7 +159,8 @@ class Engine:
         gpus, nodes = len(self.fleet.gpus), len(self.fleet.nodes)
         dropped = self.gpus.load(unprefixed("gpu", arrays), gpus)
         dropped += self.nodes.load(unprefixed("node", arrays), nodes)
-        dropped += self.windows.table.load(unprefixed("windows", arrays), gpus)
+        names = facts.get("window_metrics", [])
+        dropped += self.windows.load(names, unprefixed("windows", arrays), gpus)
         dropped += self.fleet.gpu_table.load(unprefixed("fleet/gpu", arrays), gpus)
         dropped += self.fleet.node_table.load(unprefixed("fleet/node", arrays), nodes)
         return dropped

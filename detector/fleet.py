@@ -49,6 +49,9 @@ class NodeRow:
     ----------
     boot_id, previous_boot, seq, last_ts
         Position in the node's stream of messages.
+    candidate, strikes
+        Another boot whose messages look old, and how many of them came without one of the
+        current boot between them.
     expected
         GPUs that it should have, or None.
     rows
@@ -60,6 +63,8 @@ class NodeRow:
     previous_boot: str = ""
     seq: int = -1
     last_ts: int = 0
+    candidate: str = ""
+    strikes: int = 0
     expected: int | None = None
     labels: dict[str, str] = field(default_factory=dict)
     rows: list[int] = field(default_factory=list)

@@ -35,6 +35,9 @@ class Frame:
         (n,) usual seconds between the row's frames, NaN at the first.
     x
         (metrics, n) values in catalogue order, float64, NaN = missing.
+    offered
+        Catalogue indices of the metrics that any message of the round carried; the other rows
+        of ``x`` are NaN throughout.
     blocks
         (k, g) positions in this frame of the GPUs of each of k nodes, -1 as padding.
     lost
@@ -64,6 +67,7 @@ class Frame:
     dt: FloatArray
     interval: FloatArray
     x: FloatArray
+    offered: IntArray
     blocks: IntArray
     lost: BoolArray
     absent: BoolArray
@@ -126,6 +130,7 @@ class Frame:
             dt=np.full(n, dt),
             interval=np.full(n, dt),
             x=x,
+            offered=np.array(sorted(METRIC_INDEX[name] for name in metrics), dtype=np.int64),
             blocks=np.arange(n).reshape(nodes, -1),
             lost=flags,
             absent=flags.copy(),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 
@@ -73,19 +75,17 @@ def block_of(fleet: Fleet, item: Admitted) -> Block:
     layout = fleet.layout(item.node_row, sample)
     node = fleet.nodes[item.node_row]
     ticks, gpus = len(sample.ts), len(sample.gpu)
-    names = [name for name in sample.m if name in METRIC_INDEX]
-    flat: list[float | None] = []
-    for name in names:
-        flat += sample.m[name]
+    columns = _columns_of(tuple(sample.m))
+    flat = list(chain.from_iterable(sample.m.values()))
     sees = sees_gpus(sample)
-    listed = sum(uuid not in sample.parents for uuid in sample.gpu)
+    listed = gpus - sum(uuid in sample.parents for uuid in sample.gpu) if sample.parents else gpus
     return Block(
         node_row=item.node_row,
         layout=layout,
         ts=sample.ts,
-        columns=np.array([METRIC_INDEX[name] for name in names], dtype=np.int64),
+        columns=columns,
         # None becomes NaN here, and nowhere else.
-        values=np.array(flat, dtype=np.float64).reshape(len(names), ticks, gpus),
+        values=np.array(flat, dtype=np.float64).reshape(len(columns), ticks, gpus),
         lost=_lost(sample) if sample.status else None,
         absent=sees and (node.expected is None or listed < node.expected),
         gone_counts=sees,
@@ -94,6 +94,12 @@ def block_of(fleet: Fleet, item: Admitted) -> Block:
         known=float(fleet.known(item.node_row)),
         stepped_back=item.stepped_back,
     )
+
+
+@lru_cache(maxsize=4096)
+def _columns_of(names: tuple[str, ...]) -> IntArray:
+    """Catalogue indices of the metrics of a message; a node sends the same ones every time."""
+    return np.array([METRIC_INDEX[name] for name in names], dtype=np.int64)
 
 
 def _lost(sample: NodeSample) -> BoolArray | None:
@@ -142,6 +148,7 @@ def _round(fleet: Fleet, parts: list[tuple[Block, int]]) -> Round:
         dt=dt,
         interval=interval,
         x=x,
+        offered=_offered(parts),
         blocks=_blocks(np.array(sizes), ends),
         lost=lost,
         absent=absent,
@@ -169,6 +176,7 @@ def _node_frame(
         dt=dt,
         interval=interval,
         x=np.full((_METRICS, size), np.nan),
+        offered=np.zeros(0, dtype=np.int64),
         blocks=np.arange(size).reshape(size, 1),
         lost=unset,
         absent=unset,
@@ -182,6 +190,12 @@ def _node_frame(
             "known_gpus": np.array([block.known for block, _ in parts]),
         },
     )
+
+
+def _offered(parts: list[tuple[Block, int]]) -> IntArray:
+    """Union of the blocks' columns, sorted. Equal lists are one cached array: few to merge."""
+    distinct = {id(block.columns): block.columns for block, _ in parts}
+    return np.unique(np.concatenate(list(distinct.values())))
 
 
 def _time(

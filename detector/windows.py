@@ -7,7 +7,8 @@ since ticks of one node come in order.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,17 +20,22 @@ from schemas.window import WINDOW_MS, MetricWindow, WindowBatch, WindowSource
 
 __all__ = ["WindowTable"]
 
-_WIDTH = len(CATALOGUE)
+AnyArray = np.ndarray[Any, np.dtype[Any]]  # state arrays have many dtypes
+
 _REASONS = METRIC_INDEX["clock_event_reasons"]
-_SUMS = {"sum": 0.0, "min": np.inf, "max": -np.inf, "last": np.nan}
-_FIELDS: Mapping[str, Field] = {
-    **{name: Field("f8", fresh, _WIDTH) for name, fresh in _SUMS.items()},
-    "count": Field("i4", 0, _WIDTH),
-    "samples": Field("i4", 0),
-    "reasons": Field("i8", 0),
-    "job": Field("i4", -1),
-    "start": Field("i8", 0),
-}
+_FRESH = {"sum": 0.0, "min": np.inf, "max": -np.inf, "last": np.nan}
+
+
+def _fields(width: int) -> dict[str, Field]:
+    """Declare the arrays for so many metrics."""
+    return {
+        **{name: Field("f8", fresh, max(width, 2)) for name, fresh in _FRESH.items()},
+        "count": Field("i2", 0, max(width, 2)),
+        "samples": Field("i4", 0),
+        "reasons": Field("i8", 0),
+        "job": Field("i4", -1),
+        "start": Field("i8", 0),
+    }
 
 
 class WindowTable:
@@ -44,7 +50,9 @@ class WindowTable:
     """
 
     def __init__(self, fleet: Fleet, topic: str, partition: int) -> None:
-        self.table = StateTable(_FIELDS)
+        self.table = StateTable(_fields(0))
+        #: Catalogue indices of the metrics seen so far, in the order of the table's columns.
+        self._metrics = np.zeros(0, dtype=np.int64)
         self._fleet = fleet
         self._topic = topic
         self._partition = partition
@@ -68,12 +76,36 @@ class WindowTable:
             self.table.reset(rows[leaving])
             self.table["start"][rows[leaving]] = start[leaving]
             self.table["job"][rows[leaving]] = frame.job[leaving]
-        here = np.flatnonzero(~frame.gone)
-        self._accumulate(rows[here], frame.x[:, here].T)
+        self._widen(frame.offered)
+        here = ~frame.gone
+        everything = here.all()
+        values = frame.x[self._metrics].T
+        reasons = frame.x[_REASONS]
+        if everything:
+            self._accumulate(rows, values, reasons)
+        else:
+            self._accumulate(rows[here], values[here], reasons[here])
         return closed
 
-    def _accumulate(self, rows: IntArray, values: FloatArray) -> None:
-        """Add (n, metrics) values to the rows' open windows."""
+    def _widen(self, offered: IntArray) -> None:
+        """Make columns for metrics that were never seen before; most fleets have half of them."""
+        new = np.setdiff1d(offered, self._metrics, assume_unique=True)
+        if len(new) == 0:
+            return
+        old, width = self.table.dump(), len(self._metrics)
+        self._metrics = np.concatenate([self._metrics, new])
+        self.table = StateTable(_fields(len(self._metrics)))
+        self.table.grow(len(old["start"]))
+        for name, array in old.items():
+            if array.ndim == 2:
+                self.table[name][:, :width] = array[:, :width]
+            else:
+                self.table[name][:] = array
+
+    def _accumulate(self, rows: IntArray, values: FloatArray, reasons: FloatArray) -> None:
+        """Add (n, metrics) values and (n,) event reasons to the rows' open windows."""
+        if len(self._metrics) == 1:
+            values = np.column_stack([values, np.full(len(values), np.nan)])
         table, seen = self.table, np.isfinite(values)
         table["sum"][rows] += np.where(seen, values, 0.0)
         table["min"][rows] = np.fmin(table["min"][rows], values)
@@ -81,8 +113,18 @@ class WindowTable:
         table["last"][rows] = np.where(seen, values, table["last"][rows])
         table["count"][rows] += seen
         table["samples"][rows] += 1
-        bits = np.where(seen[:, _REASONS], values[:, _REASONS], 0.0).astype(np.int64)
-        table["reasons"][rows] |= bits
+        table["reasons"][rows] |= np.nan_to_num(reasons).astype(np.int64)
+
+    def dump(self) -> tuple[list[str], dict[str, AnyArray]]:
+        """Return the names of the columns, and the arrays."""
+        return [CATALOGUE[number].name for number in self._metrics.tolist()], self.table.dump()
+
+    def load(self, names: Sequence[str], arrays: Mapping[str, AnyArray], rows: int) -> list[str]:
+        """Take over dumped windows; return the names of arrays that start fresh instead."""
+        known = [METRIC_INDEX[name] for name in names if name in METRIC_INDEX]
+        self._metrics = np.array(known, dtype=np.int64)
+        self.table = StateTable(_fields(len(known)))
+        return self.table.load(arrays, rows)
 
     def _close(self, rows: IntArray, opened: IntArray, now: IntArray) -> list[WindowBatch]:
         """Build the batches of the rows' windows, one per (node, job, start)."""
@@ -106,7 +148,9 @@ class WindowTable:
         fleet, table = self._fleet, self.table
         index = np.array(members, dtype=np.int64)
         count = table["count"][index]
-        offered = np.flatnonzero(count.any(axis=0))
+        # In catalogue order, whatever order the metrics were met in.
+        order = np.argsort(self._metrics)
+        offered = order[count[:, order].any(axis=0)]
         samples = table["samples"][index]
         job = fleet.jobs[job_code][0] if job_code in fleet.jobs else None
         return WindowBatch(
@@ -136,8 +180,8 @@ class WindowTable:
         missing = count == 0
         columns = [_columns(part, missing) for part in (mean, least, most, last)]
         return {
-            CATALOGUE[column].name: MetricWindow(mean=a, min=b, max=c, last=d)
-            for column, a, b, c, d in zip(offered.tolist(), *columns, strict=True)
+            CATALOGUE[number].name: MetricWindow(mean=a, min=b, max=c, last=d)
+            for number, a, b, c, d in zip(self._metrics[offered].tolist(), *columns, strict=True)
         }
 
 

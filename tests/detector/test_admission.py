@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.admission import Admitted, admit
+from detector.admission import TAKE_OVER_MESSAGES, Admitted, admit
 from detector.engine import Engine
 from detector.fleet import Fleet
 from schemas.sample import NodeSample
@@ -183,3 +183,29 @@ def test_a_clock_set_back_gives_no_negative_distance() -> None:
     table = engine.fleet.gpu_table
     assert table["last_ts"][0] == T0 + 1000
     assert table["interval"][0] == 1.0
+
+
+def test_a_node_that_came_up_with_its_clock_set_back_is_heard_again() -> None:
+    """Another boot that goes on alone is the current one, whatever its clock says."""
+    door = Door()
+    for seq in range(20):
+        door.take(sample(seq, [3600 + seq], boot="boot-1"))
+    taken = [door.take(sample(seq, [seq], boot="boot-2")) for seq in range(30)]
+    first = TAKE_OVER_MESSAGES - 1
+    assert [item is not None for item in taken] == [number >= first for number in range(30)]
+    begun = taken[first]
+    assert begun is not None
+    assert begun.stepped_back
+    assert door.counts["clock_back"] == 1
+    assert door.take(sample(99, [4000], boot="boot-1")) is None
+
+
+def test_left_overs_between_live_messages_never_take_over() -> None:
+    """A spool of two boots ago, drained at five times the live rate."""
+    door = Door()
+    for number, boot in enumerate(("boot-0", "boot-1", "boot-2")):
+        door.take(sample(0, [1000 * number], boot=boot))
+    for live in range(1, 40):
+        for old in range(5):
+            assert door.take(sample(live * 5 + old, [live * 5 + old], boot="boot-0")) is None
+        assert door.take(sample(live, [2000 + live], boot="boot-2")) is not None
