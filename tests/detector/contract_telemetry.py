@@ -19,7 +19,7 @@ from schemas.sample import GpuInventory, Inventory, JobRef, NodeSample
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 GIB = 2.0**30
 T0 = 1_790_000_000_000
-PER_ROW = [f.name for f in fields(Frame) if f.name not in {"x", "blocks", "extra"}]
+PER_ROW = [f.name for f in fields(Frame) if f.name not in {"x", "offered", "blocks", "extra"}]
 
 
 def healthy(seed: int, *, nodes: int, gpus: int, ticks: int, interval: float) -> dict[str, Floats]:
