@@ -56,7 +56,8 @@ def test_readable_secrets_are_a_warning(loaded: LoadedWith, tmp_path: Path) -> N
 
 
 def test_a_data_dir_open_to_others_is_a_warning(loaded: LoadedWith, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir(mode=0o755)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(0o755)  # whatever the umask is
     found = doctor.check_data_dir(loaded())
     assert found.grade == Grade.WARN
     assert found.advice == f"chmod 700 {tmp_path / 'data'}"
