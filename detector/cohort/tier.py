@@ -29,6 +29,8 @@ __all__ = ["CohortTier"]
 AnyArray = np.ndarray[Any, np.dtype[Any]]  # state arrays have many dtypes
 _SILENT_MS = 60_000
 _FORGET_MS = 6 * 3600 * 1000
+#: A node whose windows fall behind its own by more had its clock set back.
+_BACK_MS = 24 * 3600 * 1000
 #: Rows from which a model is rebuilt, and distance of the fixed boundaries: one hour each.
 _MEMORY = 360
 _BOUNDARY_MS = _MEMORY * WINDOW_MS
@@ -66,7 +68,6 @@ class CohortTier:
         self._cohorts: dict[str, _Cohort] = {}
         self._rows: dict[str, int] = {}
         self._episodes = StateTable(EPISODE_FIELDS)
-        self._newest = 0
 
     def process(self, batches: Sequence[WindowBatch], *, caught_up: bool) -> list[AlertEvent]:
         """Take windows in log order and judge every cohort window that they complete.
@@ -93,9 +94,12 @@ class CohortTier:
         if cohort is None:
             cohort = self._cohorts[batch.cohort] = _Cohort(batch.cohort, batch.job)
             self._row_of(batch.cohort)
+        if batch.end < cohort.closed_until - _BACK_MS:
+            cohort.closed_until, cohort.waiting = 0, {}
         known = cohort.sources.get(batch.node, 0)
+        if batch.source.watermark < known - _BACK_MS:
+            known = 0
         cohort.sources[batch.node] = max(known, batch.source.watermark)
-        self._newest = max(self._newest, batch.end)
         already = [one.node for one in cohort.waiting.get(batch.start, ())]
         if batch.end > cohort.closed_until and batch.node not in already:
             cohort.waiting.setdefault(batch.start, []).append(batch)
@@ -195,12 +199,16 @@ class CohortTier:
         return bool(firing_rows(self._episodes, np.array([self._rows[cohort.key]]))[0])
 
     def _forget(self) -> None:
-        """Drop cohorts without a window for hours; their episodes end unsaid with the job."""
-        for key in [
-            key
-            for key, cohort in self._cohorts.items()
-            if max(cohort.sources.values(), default=0) < self._newest - _FORGET_MS
-        ]:
+        """Drop cohorts without a window for hours; their episodes end unsaid with the job.
+
+        The time is what two cohorts agree on: one node whose clock runs years ahead must not
+        make the tier forget all others.
+        """
+        marks = {key: max(one.sources.values()) for key, one in self._cohorts.items()}
+        if len(marks) < 2:
+            return
+        now = sorted(marks.values())[-2]
+        for key in [key for key, mark in marks.items() if mark <= now - _FORGET_MS]:
             del self._cohorts[key]
             self._episodes.reset(np.array([self._rows.pop(key)]))
 
@@ -212,7 +220,6 @@ class CohortTier:
         """Return the state: JSON values and arrays. Models are not in it."""
         facts = {
             "rows": self._rows,
-            "newest": self._newest,
             "cohorts": [
                 {
                     "key": cohort.key,
@@ -246,7 +253,6 @@ class CohortTier:
             Turns one decoded JSON window back into a WindowBatch.
         """
         self._rows = dict(facts["rows"])
-        self._newest = facts["newest"]
         own = {k.split("/", 1)[1]: v for k, v in arrays.items() if k.startswith("episode/")}
         dropped = self._episodes.load(own, max(self._rows.values(), default=-1) + 1)
         self._cohorts = {}

@@ -224,3 +224,24 @@ def test_forgotten_cohorts_leave_nothing_behind() -> None:
     facts, arrays = tier.dump()
     assert len(facts["cohorts"]) <= 3
     assert len(arrays["episode/phase"]) <= 4
+
+
+YEAR = 365 * 24 * 360  # windows
+
+
+def test_one_clock_that_runs_years_ahead_makes_no_other_cohort_forgotten() -> None:
+    tier = CohortTier()
+    for number in range(20):
+        for node in ("a", "b"):
+            tier.process([window(number, node=node, job=None)], caught_up=False)
+        tier.process([window(number + YEAR, node="ahead", job=None)], caught_up=False)
+    assert len(tier.dump()[0]["cohorts"]) == 3
+    assert closed(tier) == 20
+
+
+def test_a_node_whose_clock_was_ahead_for_a_while_is_followed_again() -> None:
+    tier = CohortTier()
+    tier.process(usual(5), caught_up=False)
+    tier.process(usual(1, first=YEAR), caught_up=False)
+    tier.process(usual(5, first=5), caught_up=False)
+    assert closed(tier) == 11
