@@ -59,10 +59,10 @@ def admit(fleet: Fleet, sample: NodeSample, counts: Counter[str]) -> Admitted | 
     node = fleet.nodes[node_row]
     first_tick, stepped_back = 0, False
     if sample.boot_id == node.boot_id:
-        if sample.seq <= node.seq:
+        if sample.seq <= node.seq and not _counts_anew(node, sample):
             counts["duplicate" if sample.seq == node.seq else "late"] += 1
             return None
-        counts["lost_messages"] += sample.seq - node.seq - 1
+        counts["lost_messages"] += max(0, sample.seq - node.seq - 1)
         stepped_back = sample.ts[0] <= node.last_ts
         counts["clock_back"] += stepped_back
     elif _looks_old(node, sample) and not _has_taken_over(node, sample):
@@ -89,9 +89,20 @@ def _looks_old(node: NodeRow, sample: NodeSample) -> bool:
 
 
 def _has_taken_over(node: NodeRow, sample: NodeSample) -> bool:
-    """Count old-looking messages of one boot in a row; True once there are enough."""
-    if sample.boot_id == node.previous_boot:
-        return False
+    """Tell whether another boot, not the one before, goes on alone with old-looking messages."""
+    return sample.boot_id != node.previous_boot and _strike(node, sample)
+
+
+def _counts_anew(node: NodeRow, sample: NodeSample) -> bool:
+    """Tell whether a node goes on below its number: one damaged number must not make it mute.
+
+    A repetition is never newer than what was seen; messages that are, in a row, are no repetition.
+    """
+    return sample.ts[0] > node.last_ts and _strike(node, sample)
+
+
+def _strike(node: NodeRow, sample: NodeSample) -> bool:
+    """Count such messages of one boot in a row; True once there are enough."""
     same = sample.boot_id == node.candidate
     node.candidate, node.strikes = sample.boot_id, node.strikes + 1 if same else 1
     return node.strikes >= TAKE_OVER_MESSAGES

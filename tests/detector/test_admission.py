@@ -209,3 +209,20 @@ def test_left_overs_between_live_messages_never_take_over() -> None:
         for old in range(5):
             assert door.take(sample(live * 5 + old, [live * 5 + old], boot="boot-0")) is None
         assert door.take(sample(live, [2000 + live], boot="boot-2")) is not None
+
+
+def test_a_damaged_number_does_not_make_the_node_mute() -> None:
+    door = Door()
+    door.take(sample(0, [0]))
+    door.take(sample(2**62, [1]))
+    for seq in range(2, 30):
+        door.take(sample(seq, [seq]))
+    assert door.seconds[-5:] == [25, 26, 27, 28, 29]
+    assert door.counts["late"] == TAKE_OVER_MESSAGES - 1
+
+
+def test_repeated_numbers_never_begin_anew() -> None:
+    door = Door()
+    for seq in [*range(40), *range(40)]:
+        door.take(sample(seq, [seq]))
+    assert door.seconds == list(range(40))
