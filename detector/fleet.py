@@ -56,6 +56,9 @@ class NodeRow:
         GPUs that it should have, or None.
     rows
         Rows of the GPUs ever listed here, partitions left out.
+    retired
+        Those of the rows that the node did not list when it last was complete: GPUs that were
+        replaced or taken out on purpose. Nobody misses them when another one goes.
     """
 
     name: str
@@ -68,6 +71,7 @@ class NodeRow:
     expected: int | None = None
     labels: dict[str, str] = field(default_factory=dict)
     rows: list[int] = field(default_factory=list)
+    retired: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +82,16 @@ class Layout:
     ----------
     present
         How many of the rows the message lists; they come first.
+    due
+        How many rows stand after them that the node should still list.
     rows
-        Rows listed, then rows known and no longer listed.
+        Rows listed, then rows known and no longer listed: those that are due, then the retired.
     model, job, mig_parent, mig_instance
         Facts of those rows; a later message of the same batch must not change them.
     """
 
     present: int
+    due: int
     rows: IntArray
     model: IntArray
     job: IntArray
@@ -157,10 +164,15 @@ class Fleet:
         present = [self._gpu_row(node, uuid, sample.parents.get(uuid)) for uuid in sample.gpu]
         listed = set(present)
         gone = [row for row in node.rows if row not in listed]
-        rows = np.array(present + gone, dtype=np.int64)
+        if node.expected is not None and len(node.rows) - len(gone) >= node.expected:
+            node.retired = gone
+        node.retired = [row for row in node.retired if row in gone]
+        due = [row for row in gone if row not in node.retired]
+        rows = np.array(present + due + node.retired, dtype=np.int64)
         table = self.gpu_table
         return Layout(
             present=len(present),
+            due=len(due),
             rows=rows,
             model=table["model"][rows].astype(np.int64),
             job=table["job"][rows].astype(np.int64),

@@ -14,13 +14,15 @@ from detector.admission import Admitted
 from detector.arrays import BoolArray, FloatArray, IntArray, StateTable
 from detector.fleet import Fleet, Layout, sees_gpus
 from detector.frame import Frame
-from schemas.metrics import METRIC_INDEX
+from schemas.metrics import CATALOGUE, METRIC_INDEX
 from schemas.sample import NodeSample
 
 __all__ = ["Block", "Round", "block_of", "rounds"]
 
 _LOST = "error:15"  # nvmlReturn_t NVML_ERROR_GPU_IS_LOST
 _METRICS = len(METRIC_INDEX)
+_LOW = np.array([metric.low for metric in CATALOGUE])
+_HIGH = np.array([metric.high for metric in CATALOGUE])
 _INTERVAL_WEIGHT = 0.1
 
 
@@ -134,9 +136,11 @@ def _round(fleet: Fleet, parts: list[tuple[Block, int]]) -> Round:
         rows[start:end] = block.layout.rows[:size]
         x[block.columns, start:listed] = block.values[:, tick, :]
         gone[listed:end] = True
-        absent[listed:end] = block.absent
+        absent[listed : listed + block.layout.due if block.gone_counts else end] = block.absent
         if block.lost is not None:
             lost[start:listed] = block.lost[tick]
+    offered = _offered(parts)
+    _refuse_impossible(x, offered)
     node_ts = np.array([block.ts[tick] for block, tick in parts], dtype=np.int64)
     fresh = np.array([block.stepped_back and tick == 0 for block, tick in parts], dtype=bool)
     ts, stepped = np.repeat(node_ts, sizes), np.repeat(fresh, sizes)
@@ -148,7 +152,7 @@ def _round(fleet: Fleet, parts: list[tuple[Block, int]]) -> Round:
         dt=dt,
         interval=interval,
         x=x,
-        offered=_offered(parts),
+        offered=offered,
         blocks=_blocks(np.array(sizes), ends),
         lost=lost,
         absent=absent,
@@ -196,6 +200,18 @@ def _offered(parts: list[tuple[Block, int]]) -> IntArray:
     """Union of the blocks' columns, sorted. Equal lists are one cached array: few to merge."""
     distinct = {id(block.columns): block.columns for block, _ in parts}
     return np.unique(np.concatenate(list(distinct.values())))
+
+
+def _refuse_impossible(x: FloatArray, offered: IntArray) -> None:
+    """Make impossible values gaps, in place: one would ruin the means of its GPU for minutes.
+
+    Collectors do so too; but whatever sent the message, its peers must not suffer.
+    """
+    values = x[offered]
+    impossible = (values < _LOW[offered, None]) | (values > _HIGH[offered, None])
+    if impossible.any():
+        values[impossible] = np.nan
+        x[offered] = values
 
 
 def _time(
