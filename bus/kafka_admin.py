@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
+from typing import TypeVar
 
 import confluent_kafka as ck  # noqa: TID251 - this is the one door
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # noqa: TID251 - same; exported, but not by its stubs
@@ -22,6 +25,12 @@ from schemas.topics import ALL_TOPICS, TopicSpec
 
 __all__ = ["KafkaAdmin", "topic_config"]
 
+_Answer = TypeVar("_Answer")
+
+#: For the first answer: who asks is a person at a terminal, and a broker that is there takes
+#: milliseconds. Seconds.
+_ANSWER_SECONDS = 5.0
+#: For work that the cluster has begun, in seconds.
 _TIMEOUT_SECONDS = 30.0
 _SPREAD_SECONDS = 10.0
 #: From this many copies on, one may be away while the others confirm writes.
@@ -43,6 +52,20 @@ def topic_config(spec: TopicSpec, replication_factor: int) -> dict[str, str]:
     if replication_factor >= _COPIES_FOR_QUORUM:
         config["min.insync.replicas"] = "2"
     return config
+
+
+def _interruptible(question: Callable[[], _Answer]) -> _Answer:
+    """Ask in a thread of its own: inside the C library the main thread hears no Ctrl-C."""
+    answer: Future[_Answer] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(question())
+        except BaseException as error:  # noqa: BLE001 - raised again by who waits
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="kafka-admin", daemon=True).start()
+    return answer.result()
 
 
 class KafkaAdmin:
@@ -75,7 +98,7 @@ class KafkaAdmin:
         BusUnavailableError
             If the cluster does not answer or refuses.
         """
-        there = self._partitions(_TIMEOUT_SECONDS)
+        there = self._partitions(_ANSWER_SECONDS)
         missing = [s for s in ALL_TOPICS if s.full_name(self._prefix) not in there]
         if not missing:
             return []
@@ -95,7 +118,7 @@ class KafkaAdmin:
         created = [name for name, future in futures.items() if self._created(future)]
         # The controller has them; wait until the brokers that clients ask have heard of it.
         deadline = time.monotonic() + _SPREAD_SECONDS
-        while not self._partitions(_TIMEOUT_SECONDS).keys() >= futures.keys():
+        while not self._partitions(_ANSWER_SECONDS).keys() >= futures.keys():
             if time.monotonic() > deadline:
                 break
             time.sleep(0.05)
@@ -115,7 +138,7 @@ class KafkaAdmin:
 
     def describe_topics(self) -> list[TopicDescription]:
         """Describe those of our topics that exist, with those settings that the contract makes."""
-        there = self._partitions(_TIMEOUT_SECONDS)
+        there = self._partitions(_ANSWER_SECONDS)
         specs = [spec for spec in ALL_TOPICS if spec.full_name(self._prefix) in there]
         if not specs:
             return []
@@ -153,7 +176,7 @@ class KafkaAdmin:
 
     def _partitions(self, timeout_seconds: float) -> dict[str, int]:
         try:
-            metadata = self._client.list_topics(timeout=timeout_seconds)
+            metadata = _interruptible(lambda: self._client.list_topics(timeout=timeout_seconds))
         except ck.KafkaException as error:
             self._client.poll(0)  # the reason behind the time-out arrives by callback
             cause = self._last_error or error.args[0]

@@ -15,7 +15,19 @@ __all__ = ["admin_config", "consumer_config", "producer_config"]
 #: takes the broker takes too.
 _BATCH_BYTES = 2_048
 
+
+def _only_at_debug(line: logging.LogRecord) -> bool:
+    """Keep what librdkafka says to itself for who asked for debug lines.
+
+    A broker that is away makes it repeat the same fault several times a second, per client. Our
+    own lines say each fault once, in words, and what to do.
+    """
+    line.levelno, line.levelname = logging.DEBUG, "DEBUG"
+    return logging.getLogger(line.name).isEnabledFor(logging.DEBUG)
+
+
 _librdkafka = logging.getLogger("bus.kafka.librdkafka")
+_librdkafka.addFilter(_only_at_debug)
 
 
 def _common(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
@@ -99,8 +111,8 @@ def consumer_config(settings: KafkaSettings, client_id: str, group: str) -> dict
     strategy = config.get("partition.assignment.strategy", "cooperative-sticky")
     if strategy != "cooperative-sticky":
         raise ConfigError(
-            f"kafka.properties: partition.assignment.strategy is {strategy!r}, but readers need "
-            "cooperative-sticky. Leave the property out."
+            f"bus.kafka.properties: partition.assignment.strategy is {strategy!r}, but "
+            "readers need cooperative-sticky. Leave the property out."
         )
     return config
 

@@ -69,6 +69,11 @@ _WORDS: tuple[tuple[frozenset[int], str, str], ...] = (
         "did not confirm the message in time",
         "Check that it runs",
     ),
+    (
+        frozenset({_local("PURGE_QUEUE"), _local("PURGE_INFLIGHT")}),
+        "did not take the message before foreshock ended",
+        "Check that it runs",
+    ),
 )
 
 
@@ -85,4 +90,4 @@ def bad_property(error: Exception) -> ConfigError:
     """Say which property the client does not accept."""
     cause = error.args[0] if error.args else error
     text = cause.str() if isinstance(cause, ck.KafkaError) else str(cause)
-    return ConfigError(f"kafka.properties cannot be used: {text}.")
+    return ConfigError(f"bus.kafka.properties cannot be used: {text}.")

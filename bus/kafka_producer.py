@@ -35,6 +35,7 @@ class KafkaPublisher:
         self._settings = settings
         self._failure: Exception | None = None
         self._down = False
+        self._losing: set[str] = set()  # topics whose losses the log has heard of
         config = producer_config(settings, client_id, durable=durable)
         config["error_cb"] = self._on_error
         try:
@@ -88,12 +89,14 @@ class KafkaPublisher:
     ) -> None:
         if error is None:
             self._down = False
+            self._losing.discard(letter.topic)
             done = replace(letter, partition=message.partition(), offset=message.offset())
         else:
             done = replace(letter, error=explain(self._settings, error))
         if on_delivery is not None:
             on_delivery(done)
-        elif done.error is not None:
+        elif done.error is not None and done.topic not in self._losing:
+            self._losing.add(done.topic)  # an outage loses thousands: the first one is told
             _log.warning("bus_message_lost", topic=done.topic, error=done.error)
 
     def _on_error(self, error: ck.KafkaError) -> None:

@@ -254,8 +254,8 @@ class SqliteBus:
         free = shutil.disk_usage(path.parent).free
         took_ms = (time.monotonic() - started) * 1000
         return (
-            f"The message log {path} works: {size / 1e6:.1f} MB of messages, "
-            f"{free / 1e9:.1f} GB free on its disk, answered in {took_ms:.0f} ms."
+            f"The message log {path} works: {size / 2**20:.1f} MiB of messages, "
+            f"{free / 2**30:.1f} GiB free on its disk, answered in {took_ms:.0f} ms."
         )
 
     def close(self) -> None:

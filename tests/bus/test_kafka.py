@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 
 import confluent_kafka as ck  # noqa: TID251 - the test's own hand on the broker
 import pytest
+import structlog
 from confluent_kafka.admin import AdminClient, NewTopic  # noqa: TID251 - same
 from kafka_broker import start_kafka
 
@@ -70,6 +72,43 @@ def test_close_hands_back_what_is_still_waiting() -> None:
     assert sorted(int(r.value) for r in reports) == list(range(50))
     assert all(r.error for r in reports)
     bus.close()
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
+def test_the_client_library_speaks_only_to_who_asked_for_debug(
+    caplog: pytest.LogCaptureFixture, level: int
+) -> None:
+    """A broker that is away makes it write hundreds of lines a minute."""
+    caplog.set_level(level)
+    bus = open_bus(_nowhere())
+    writer = bus.publisher(client_id="w")
+    writer.send("gpu.samples", key=None, value=b"x", on_delivery=lambda _: None)
+    writer.flush(1.0)
+    writer.close(0)
+    bus.close()
+    said = [line for line in caplog.records if line.name == "bus.kafka.librdkafka"]
+    assert {line.levelno for line in said} == ({logging.DEBUG} if level == logging.DEBUG else set())
+
+
+def test_topics_are_not_asked_for_longer_than_a_person_waits() -> None:
+    bus = open_bus(_nowhere())
+    started = time.monotonic()
+    with pytest.raises(BusUnavailableError, match=r"does not answer.*Check that"):
+        bus.describe_topics()
+    assert time.monotonic() - started < 10.0
+    bus.close()
+
+
+def test_what_is_lost_at_the_end_is_told_once_and_in_words() -> None:
+    bus = open_bus(_nowhere())
+    writer = bus.publisher(client_id="w")
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(20):
+            writer.send("gpu.samples.dlq", key=None, value=b"x")
+        writer.close(0.1)
+    bus.close()
+    (lost,) = [line for line in lines if line["event"] == "bus_message_lost"]
+    assert "did not take the message before foreshock ended" in lost["error"]
 
 
 def test_check_says_that_nobody_answers() -> None:
