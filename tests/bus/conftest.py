@@ -229,3 +229,11 @@ def needs_expiry(stage: Stage, request: pytest.FixtureRequest) -> Stage:
     if stage.transport == "kafka":
         request.getfixturevalue("real_kafka")
     return stage
+
+
+@pytest.fixture
+def needs_latest(stage: Stage, request: pytest.FixtureRequest) -> Stage:
+    """A stage whose groups can start at the end, which they cannot on the stand-in for Kafka."""
+    if stage.transport == "kafka":
+        request.getfixturevalue("real_kafka")
+    return stage

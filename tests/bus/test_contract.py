@@ -120,7 +120,8 @@ def test_groups_do_not_disturb_each_other(stage: Stage) -> None:
     assert numbers(stage.drain(stage.reader("two"), 20)) == list(range(20))
 
 
-def test_latest_starts_at_the_end(stage: Stage) -> None:
+def test_latest_starts_at_the_end(needs_latest: Stage) -> None:
+    stage = needs_latest
     stage.send(20)
     witness = Witness()
     reader = stage.reader("g", start=Start.LATEST, listener=witness)
