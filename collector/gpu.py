@@ -7,7 +7,7 @@ from typing import Any
 
 from collector.answers import Answers, read_fields, read_rows
 from collector.device import Call, Code, NvmlDoor, call, unsupported
-from collector.pci import canonical_pci
+from schemas.pci import canonical_pci
 from collector.readings import MEMORY_ROWS, ROWS
 from schemas.errors import DeviceError
 from schemas.sample import GpuInventory, ThresholdKind

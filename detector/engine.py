@@ -99,6 +99,7 @@ class Engine:
             self._grow()
             self._close_moved(outcome, int(step.nodes.ts[0]))
             outcome.alerts += self.gpus.run(step.gpus)
+            step.nodes.members_open = self.gpus.open_now(step.gpus.rows)
             outcome.alerts += self.nodes.run(step.nodes)
             outcome.windows += self.windows.add(step.gpus)
             outcome.counts["gpu_samples"] += int((~step.gpus.gone).sum())

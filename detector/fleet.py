@@ -11,11 +11,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from detector.arrays import BoolArray, Field, IntArray, StateTable
+from detector.arrays import BoolArray, Field, FloatArray, IntArray, StateTable
 from detector.frame import MISSING_CODE
+from schemas.pci import canonical_pci
 from schemas.sample import CollectorState, GpuInventory, Inventory, JobRef, NodeSample
 
-__all__ = ["Fleet", "GpuRow", "Layout", "NodeRow"]
+__all__ = ["FACTS", "Fleet", "GpuRow", "Layout", "NodeRow"]
+
+#: Numbers of a GPU's inventory that detectors may use as columns; NaN where unknown.
+FACTS = (
+    "slowdown_celsius",
+    "shutdown_celsius",
+    "max_operating_celsius",
+    "nvlink_links",
+    "pcie_generation_max",
+    "pcie_width_max",
+)
 
 _T = TypeVar("_T")
 _GPU_FIELDS = {
@@ -25,8 +36,13 @@ _GPU_FIELDS = {
     "mig_instance": Field("?", 0),
     "last_ts": Field("i8", 0),
     "interval": Field("f4"),
+    **{name: Field("f4") for name in FACTS},
 }
-_NODE_FIELDS = {"last_ts": Field("i8", 0), "interval": Field("f4")}
+_NODE_FIELDS = {
+    "last_ts": Field("i8", 0),
+    "interval": Field("f4"),
+    "uptime_seconds": Field("f8"),
+}
 
 
 @dataclass(slots=True)
@@ -86,8 +102,9 @@ class Layout:
         How many rows stand after them that the node should still list.
     rows
         Rows listed, then rows known and no longer listed: those that are due, then the retired.
-    model, job, mig_parent, mig_instance
-        Facts of those rows; a later message of the same batch must not change them.
+    model, job, mig_parent, mig_instance, facts
+        What was known of those rows, ``facts`` as (:data:`FACTS`, rows); a later message of the
+        same batch must not change it.
     """
 
     present: int
@@ -97,6 +114,7 @@ class Layout:
     job: IntArray
     mig_parent: BoolArray
     mig_instance: BoolArray
+    facts: FloatArray
 
 
 class Fleet:
@@ -149,6 +167,8 @@ class Fleet:
     def layout(self, node_row: int, sample: NodeSample) -> Layout:
         """Return the rows of a message of a node; take in new GPUs, jobs and inventory."""
         if sample.inventory is not None:
+            uptime = sample.inventory.uptime_seconds
+            self.node_table["uptime_seconds"][node_row] = np.nan if uptime is None else uptime
             facts = _facts(sample.inventory)
             if self._inventories.get(node_row) != facts:
                 self._inventories[node_row] = facts
@@ -178,6 +198,7 @@ class Fleet:
             job=table["job"][rows].astype(np.int64),
             mig_parent=table["mig_parent"][rows],
             mig_instance=table["mig_instance"][rows],
+            facts=np.array([table[name][rows] for name in FACTS], dtype=np.float64),
         )
 
     def _gpu_row(self, node: NodeRow, uuid: str, parent: str | None) -> int:
@@ -230,6 +251,9 @@ class Fleet:
         gpu.model = item.model or gpu.model
         self.gpu_table["model"][row] = self._code(gpu.model)
         self.gpu_table["mig_parent"][row] = mig and not item.parent
+        for name in FACTS:
+            fact = getattr(item, name)
+            self.gpu_table[name][row] = np.nan if fact is None else fact
 
     def _take_jobs(self, node_row: int, sample: NodeSample) -> None:
         """Give each listed GPU its job; of several jobs on one GPU the first counts."""
@@ -250,6 +274,19 @@ class Fleet:
 
     def _code(self, word: str | None) -> int:
         return MISSING_CODE if word is None else self._codes.setdefault(word, len(self._codes))
+
+    def find(self, uuid: str | None, node_row: int, pci: str | None) -> int | None:
+        """Return the row of a GPU by its UUID, else by its PCI address on a node."""
+        if uuid is not None:
+            return self._gpu_rows.get(uuid)
+        wanted = None if pci is None else canonical_pci(pci)
+        if wanted is None:
+            return None
+        for row in self.nodes[node_row].rows:
+            own = self.gpus[row].pci
+            if own is not None and canonical_pci(own) == wanted:
+                return row
+        return None
 
     def known(self, node_row: int) -> int:
         """Count the GPUs ever listed by a node, partitions left out."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from detector.arrays import BoolArray, FloatArray, IntArray
 from schemas.metrics import METRIC_INDEX
+from schemas.sample import SampleEvent
 
 __all__ = ["MISSING_CODE", "Frame"]
 
@@ -50,8 +51,18 @@ class Frame:
         (n,) the GPU is partitioned, or is such a partition.
     model, job
         (n,) codes, -1 where unknown. Equal codes mean equal models or jobs.
+    events
+        (position, event) of what happened since the previous frame: to GPUs in a frame of GPUs,
+        to nodes, or to GPUs that the node never listed, in a frame of nodes.
+    members
+        In a frame of nodes: the frame of their GPUs, whose k-th block belongs to the k-th row.
+    members_open
+        In a frame of nodes: "family/kind" to (GPUs,), whether that alert of the GPU is open.
     extra
-        Columns that are no metrics, by name, (n,) each.
+        Columns that are no metrics, by name, (n,) each: facts of the inventory
+        (:data:`detector.fleet.FACTS`) in a frame of GPUs; ``expected_gpus``, ``known_gpus``,
+        ``collector_state`` (index into :class:`~schemas.sample.CollectorState`), ``nvml_error``
+        and ``uptime_seconds`` in a frame of nodes.
 
     Examples
     --------
@@ -76,6 +87,9 @@ class Frame:
     mig_instance: BoolArray
     model: IntArray
     job: IntArray
+    events: tuple[tuple[int, SampleEvent], ...] = ()
+    members: Frame | None = None
+    members_open: dict[str, BoolArray] = field(default_factory=dict)
     extra: dict[str, FloatArray] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -12,10 +12,10 @@ import numpy as np
 
 from detector.admission import Admitted
 from detector.arrays import BoolArray, FloatArray, IntArray, StateTable
-from detector.fleet import Fleet, Layout, sees_gpus
+from detector.fleet import FACTS, Fleet, Layout, sees_gpus
 from detector.frame import Frame
 from schemas.metrics import CATALOGUE, METRIC_INDEX
-from schemas.sample import NodeSample
+from schemas.sample import CollectorState, NodeSample, SampleEvent
 
 __all__ = ["Block", "Round", "block_of", "rounds"]
 
@@ -24,13 +24,15 @@ _METRICS = len(METRIC_INDEX)
 _LOW = np.array([metric.low for metric in CATALOGUE])
 _HIGH = np.array([metric.high for metric in CATALOGUE])
 _INTERVAL_WEIGHT = 0.1
+_STATES = {str(state): float(number) for number, state in enumerate(CollectorState)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """One admitted message as arrays, with what was known of its GPUs when it came.
 
-    ``values`` is (metrics in the message, ticks, GPUs listed), NaN where missing.
+    ``values`` is (metrics in the message, ticks, GPUs listed), NaN where missing; ``events``
+    carry the place of their GPU among the layout's rows, or -1. They belong to the first tick.
     """
 
     node_row: int
@@ -45,6 +47,10 @@ class Block:
     expected: float
     known: float
     stepped_back: bool
+    state: float
+    nvml_error: float
+    uptime: float
+    events: tuple[tuple[int, SampleEvent], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +101,25 @@ def block_of(fleet: Fleet, item: Admitted) -> Block:
         expected=float("nan") if node.expected is None or not sees else float(node.expected),
         known=float(fleet.known(item.node_row)),
         stepped_back=item.stepped_back,
+        state=_STATES.get(sample.collector.state, float("nan")),
+        nvml_error=_number(sample.collector.nvml_error),
+        uptime=float(fleet.node_table["uptime_seconds"][item.node_row]),
+        events=_placed(fleet, item, layout) if sample.events else (),
     )
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _placed(fleet: Fleet, item: Admitted, layout: Layout) -> tuple[tuple[int, SampleEvent], ...]:
+    """Find the GPU of each event among the rows of its message; -1 for one that is not there."""
+    place = {row: number for number, row in enumerate(layout.rows.tolist())}
+    found = []
+    for event in item.sample.events:
+        row = fleet.find(event.gpu, item.node_row, event.pci)
+        found.append((-1 if row is None else place.get(row, -1), event))
+    return tuple(found)
 
 
 @lru_cache(maxsize=4096)
@@ -145,6 +169,7 @@ def _round(fleet: Fleet, parts: list[tuple[Block, int]]) -> Round:
     fresh = np.array([block.stepped_back and tick == 0 for block, tick in parts], dtype=bool)
     ts, stepped = np.repeat(node_ts, sizes), np.repeat(fresh, sizes)
     dt, interval = _time(fleet.gpu_table, rows, ts, stepped)
+    events, unplaced = _events(parts, sizes, ends.tolist())
     layouts = [(block.layout, size) for (block, _), size in zip(parts, sizes, strict=True)]
     gpus = Frame(
         rows=rows,
@@ -161,8 +186,35 @@ def _round(fleet: Fleet, parts: list[tuple[Block, int]]) -> Round:
         mig_instance=np.concatenate([layout.mig_instance[:size] for layout, size in layouts]),
         model=np.concatenate([layout.model[:size] for layout, size in layouts]),
         job=np.concatenate([layout.job[:size] for layout, size in layouts]),
+        events=events,
+        extra=dict(
+            zip(
+                FACTS,
+                np.concatenate([layout.facts[:, :size] for layout, size in layouts], axis=1),
+                strict=True,
+            )
+        ),
     )
-    return Round(gpus=gpus, nodes=_node_frame(fleet, parts, node_ts, fresh))
+    nodes = _node_frame(fleet, parts, node_ts, fresh)
+    nodes.events, nodes.members = unplaced, gpus
+    return Round(gpus=gpus, nodes=nodes)
+
+
+def _events(
+    parts: list[tuple[Block, int]], sizes: list[int], ends: list[int]
+) -> tuple[tuple[tuple[int, SampleEvent], ...], tuple[tuple[int, SampleEvent], ...]]:
+    """Events of GPUs in this round by position, and the others by position of their node."""
+    placed: list[tuple[int, SampleEvent]] = []
+    unplaced: list[tuple[int, SampleEvent]] = []
+    for number, ((block, tick), size, end) in enumerate(zip(parts, sizes, ends, strict=True)):
+        if tick != block.first_tick:
+            continue
+        for place, event in block.events:
+            if 0 <= place < size:
+                placed.append((end - size + place, event))
+            else:
+                unplaced.append((number, event))
+    return tuple(placed), tuple(unplaced)
 
 
 def _node_frame(
@@ -192,6 +244,9 @@ def _node_frame(
         extra={
             "expected_gpus": np.array([block.expected for block, _ in parts]),
             "known_gpus": np.array([block.known for block, _ in parts]),
+            "collector_state": np.array([block.state for block, _ in parts]),
+            "nvml_error": np.array([block.nvml_error for block, _ in parts]),
+            "uptime_seconds": np.array([block.uptime for block, _ in parts]),
         },
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from detector.arrays import IntArray, StateTable, prefixed, unprefixed
+from detector.arrays import BoolArray, IntArray, StateTable, prefixed, unprefixed
 from detector.base import Detector, RowView, Step
 from detector.episodes import EPISODE_FIELDS, advance, firing_rows
 from detector.frame import Frame
@@ -127,6 +127,13 @@ class Stage:
             if episodes is not None and firing_rows(episodes, np.array([row]))[0]:
                 return fingerprint_of(*cause, subject)
         return None
+
+    def open_now(self, rows: IntArray) -> dict[str, BoolArray]:
+        """Tell for each kind, named "family/kind", which of the rows have an open alert."""
+        return {
+            f"{family}/{kind}": firing_rows(table, rows)
+            for (family, kind), table in self._episodes.items()
+        }
 
     def open_count(self) -> int:
         """Count the open episodes."""

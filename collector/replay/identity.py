@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from collector.pci import canonical_pci
+from schemas.pci import canonical_pci
 
 __all__ = ["Devices", "new_boot_id"]
 

@@ -54,6 +54,9 @@ class Leak:
         loaded, a job ended), not growth: everything begins anew.
     continuing
         Slope of the fast regression, as a share of the slow one's, above which the rise goes on.
+    lag_ratio
+        How far below the fitted line the memory may now be, as a share of the rise. A model that
+        was loaded in two minutes lies on its plateau while the line still points upwards.
     enter_seconds, exit_seconds
         How long the forecast must hold, or have ended, s.
 
@@ -101,6 +104,7 @@ class Leak:
     step_bytes: float = 2 * _GIB
     step_ratio: float = 0.04
     continuing: float = 0.3
+    lag_ratio: float = 0.05
     enter_seconds: float = 30.0
     exit_seconds: float = 300.0
 
@@ -162,6 +166,7 @@ class Leak:
             & (used - new["base"] >= self.min_rise_bytes)
             & (used >= self.min_fill * capacity)
             & (fast.slope() >= self.continuing * slow.slope())
+            & (slow.present() - used / _GIB <= self.lag_ratio * (used - new["base"]) / _GIB)
         )
         score = np.where(usable, np.where(holds, horizon / left, 0.0), np.nan)
         critical = left <= self.critical_seconds

@@ -91,6 +91,10 @@ class Regression:
         """Return the slope per second; 0 where fewer than two times were seen."""
         return np.divide(self.sty, self.stt, out=np.zeros_like(self.sty), where=self.stt > 0.0)
 
+    def present(self) -> FloatArray:
+        """Return the value that the line has at the time of the last value."""
+        return self.mean_value - self.slope() * self.mean_time
+
     def r_squared(self) -> FloatArray:
         """Return the share of variance explained, 0 to 1; 0 for a flat series."""
         total = self.stt * self.syy

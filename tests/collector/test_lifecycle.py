@@ -10,7 +10,7 @@ import pytest
 
 from collector.host import HostFiles
 from collector.nvml import NvmlSource
-from collector.pci import canonical_pci
+from schemas.pci import canonical_pci
 from collector.source import Reading
 from tests.collector.fake_nvml import Err, FakeGpu, FakeNvml
 

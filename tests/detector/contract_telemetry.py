@@ -19,7 +19,11 @@ from schemas.sample import GpuInventory, Inventory, JobRef, NodeSample
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 GIB = 2.0**30
 T0 = 1_790_000_000_000
-PER_ROW = [f.name for f in fields(Frame) if f.name not in {"x", "offered", "blocks", "extra"}]
+PER_ROW = [
+    f.name
+    for f in fields(Frame)
+    if f.name not in {"x", "offered", "blocks", "extra", "events", "members", "members_open"}
+]
 
 
 def healthy(seed: int, *, nodes: int, gpus: int, ticks: int, interval: float) -> dict[str, Floats]:
@@ -183,9 +187,12 @@ def rough_frames(seed: int) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
 
 def lock(frame: Frame) -> None:
     """Let a detector that writes into its frame fail on the spot."""
-    arrays = [getattr(frame, f.name) for f in fields(Frame) if f.name != "extra"]
-    for array in (*arrays, *frame.extra.values()):
+    found = [getattr(frame, f.name) for f in fields(Frame)]
+    arrays = [value for value in found if isinstance(value, np.ndarray)]
+    for array in (*arrays, *frame.extra.values(), *frame.members_open.values()):
         array.flags.writeable = False
+    if frame.members is not None:
+        lock(frame.members)
 
 
 def frames_for(detector: Detector, seed: int = 1) -> tuple[Frame, ...]:
@@ -206,7 +213,23 @@ def take(frame: Frame, positions: Floats | list[int]) -> Frame:
         blocks[number, : len(group)] = group
     columns = {name: getattr(frame, name)[order] for name in PER_ROW}
     extra = {name: column[order] for name, column in frame.extra.items()}
-    return replace(frame, **columns, x=frame.x[:, order], blocks=blocks, extra=extra)
+    new_place = {int(old): new for new, old in enumerate(order.tolist())}
+    events = tuple((new_place[at], event) for at, event in frame.events if at in new_place)
+    changed = replace(
+        frame, **columns, x=frame.x[:, order], blocks=blocks, extra=extra, events=events
+    )
+    return _with_members(frame, changed, order)
+
+
+def _with_members(frame: Frame, changed: Frame, order: np.ndarray) -> Frame:
+    """Give a frame of nodes the GPUs of the nodes that were taken, block by block."""
+    if frame.members is None:
+        return changed
+    inside = [block[block >= 0] for block in frame.members.blocks[order]]
+    positions = np.concatenate(inside) if inside else np.zeros(0, dtype=np.int64)
+    changed.members = take(frame.members, positions)
+    changed.members_open = {k: flags[positions] for k, flags in frame.members_open.items()}
+    return changed
 
 
 def without(frame: Frame, names: tuple[str, ...]) -> Frame:
