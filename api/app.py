@@ -8,6 +8,7 @@ from api import pages
 from api.database import Database
 from api.feed import Feed
 from api.guards import Guard
+from api.head import HeadAsGet
 from api.health import Readiness
 from api.metrics import ApiMetrics
 from api.problems import install
@@ -56,11 +57,11 @@ def create_app(
     app.state.feed = feed
     app.state.readiness = readiness
     app.state.queries = Queries(database)
-    app.state.templates = pages.templates()
     app.state.resolved_filter = AlertFilter(state=AlertState.RESOLVED)
     for router in (alerts.router, deliveries.router, stream.router, ops.router, pages.router):
         app.include_router(router)
     install(app)
+    app.add_middleware(HeadAsGet, endless=stream.ENDLESS_PATHS)
     app.add_middleware(
         Guard, host_names=settings.host_names(), api_key=settings.api_key, metrics=metrics
     )

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.metrics import ApiMetrics
 from api.problems import PROBLEM_TYPE, problem_body
+from api.rendering import problem_page, wants_page
 
 __all__ = ["OPEN_PATHS", "Guard"]
 
@@ -92,7 +93,7 @@ class Guard:
         headers = Headers(scope=scope)
         refusal = self._refusal(scope["path"], headers)
         if refusal is not None:
-            await _refuse(guarded_send, *refusal)
+            await _refuse(guarded_send, *refusal, page=wants_page(headers.get("accept", "")))
             return
         try:
             await self._app(scope, receive, guarded_send)
@@ -103,7 +104,11 @@ class Guard:
             if started:
                 raise  # half an answer: the server must cut the line
             await _refuse(
-                guarded_send, 500, "The server failed; its log says more.", request_id=request_id
+                guarded_send,
+                500,
+                "The server failed; its log says more.",
+                request_id=request_id,
+                page=wants_page(headers.get("accept", "")) and not _is_rest(scope["path"]),
             )
 
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str] | None:
@@ -121,6 +126,10 @@ class Guard:
                 "browser, any user name with the key as password."
             )
         return None
+
+
+def _is_rest(path: str) -> bool:
+    return path.startswith("/v1/")
 
 
 def _digest(key: str) -> bytes:
@@ -158,10 +167,16 @@ def _given_key(headers: Headers) -> str | None:
     return None
 
 
-async def _refuse(send: Send, status: int, detail: str, *, request_id: str = "") -> None:
-    body = problem_body(status, detail, request_id=request_id)
+async def _refuse(
+    send: Send, status: int, detail: str, *, request_id: str = "", page: bool = False
+) -> None:
+    request_id = request_id or secrets.token_hex(8)
+    if page:
+        body, kind = problem_page(status, detail, request_id=request_id), "text/html; charset=utf-8"
+    else:
+        body, kind = problem_body(status, detail, request_id=request_id), PROBLEM_TYPE
     headers = [
-        (b"content-type", PROBLEM_TYPE.encode()),
+        (b"content-type", kind.encode()),
         (b"content-length", str(len(body)).encode()),
     ]
     if status == 401:

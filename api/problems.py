@@ -9,20 +9,24 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from typing import Any
 
 import orjson
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from api.rendering import problem_page, wants_page
 from schemas.errors import DataDirError, StoreError
 
 __all__ = ["PROBLEM_TYPE", "Problem", "ProblemError", "install", "problem_body"]
 
 PROBLEM_TYPE = "application/problem+json"
+# Faults whose text has commas between words of ours and repeats no value.
+_LISTS_OF_OURS = frozenset({"enum", "literal_error", "unknown_parameter"})
 _log = structlog.get_logger(__name__)
 
 
@@ -84,8 +88,17 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(DataDirError, _store)
 
 
-def _http(_request: Request, exc: Exception) -> Response:
+def _http(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)  # noqa: S101 - registered for this class only
+    is_page = not request.url.path.startswith("/v1/")
+    if is_page and wants_page(request.headers.get("accept", "")):
+        html = problem_page(
+            exc.status_code,
+            exc.detail,
+            request_id=secrets.token_hex(8),
+            version=request.app.version,
+        )
+        return HTMLResponse(html, status_code=exc.status_code, headers=dict(exc.headers or {}))
     return _respond(exc.status_code, exc.detail, headers=exc.headers)
 
 
@@ -95,12 +108,21 @@ def _invalid(_request: Request, exc: Exception) -> Response:
         {
             "pointer": "/".join(str(part) for part in fault["loc"]),
             "code": str(fault["type"]),
-            # What stands behind a comma may quote the value.
-            "message": str(fault["msg"]).partition(",")[0],
+            "message": _message(fault),
         }
         for fault in exc.errors()
     ]
-    return _respond(422, "The request has values that cannot be used; see errors.", errors)
+    said = " ".join(f"{fault['pointer']}: {fault['message'].rstrip('.?')}." for fault in errors)
+    return _respond(422, f"The request cannot be used. {said}", errors)
+
+
+# Any: pydantic's description of a fault.
+def _message(fault: Mapping[str, Any]) -> str:
+    text = str(fault["msg"])
+    if fault["type"] in _LISTS_OF_OURS:
+        return text
+    # What stands behind a comma may quote the value.
+    return text.partition(",")[0]
 
 
 def _store(_request: Request, exc: Exception) -> Response:

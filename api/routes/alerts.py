@@ -12,6 +12,7 @@ from api.models import Alert, AlertPage, EventPage
 from api.problems import Problem
 from api.queries import AlertFilter, CursorError
 from api.routes.parts import (
+    KNOWN_ONLY,
     PROBLEMS,
     Cursor,
     Limit,
@@ -25,7 +26,9 @@ from schemas.alert import AlertState, Severity
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1/alerts", tags=["alerts"], responses=PROBLEMS)
+router = APIRouter(
+    prefix="/v1/alerts", tags=["alerts"], responses=PROBLEMS, dependencies=KNOWN_ONLY
+)
 _Word = Annotated[str | None, Query(max_length=200)]
 _NOT_FOUND = "There is no alert with this id."
 _TIMELINE_LIMIT = 1000

@@ -10,12 +10,12 @@ from fastapi.responses import Response
 
 from api.models import DeliveryPage, EndpointList
 from api.queries import CursorError
-from api.routes.parts import PROBLEMS, Cursor, Limit, QueriesOf, json_answer, next_link
+from api.routes.parts import KNOWN_ONLY, PROBLEMS, Cursor, Limit, QueriesOf, json_answer, next_link
 from api.tables import DeliveryState
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1", tags=["delivery"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["delivery"], responses=PROBLEMS, dependencies=KNOWN_ONLY)
 
 
 class _State(StrEnum):

@@ -16,17 +16,19 @@ from api.feed import Feed
 from api.metrics import ApiMetrics
 from api.models import EventPage
 from api.queries import Queries
-from api.routes.parts import MAX_ID, PROBLEMS, FeedOf, Limit, QueriesOf, json_answer
+from api.routes.parts import KNOWN_ONLY, MAX_ID, PROBLEMS, FeedOf, Limit, QueriesOf, json_answer
 from schemas.errors import DataDirError, StoreError
 
-__all__ = ["REPLAY_LIMIT", "router"]
+__all__ = ["ENDLESS_PATHS", "REPLAY_LIMIT", "router"]
 
 _log = structlog.get_logger(__name__)
 
-router = APIRouter(prefix="/v1", tags=["events"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["events"], responses=PROBLEMS, dependencies=KNOWN_ONLY)
 
 #: Who missed more reads the lists again instead.
 REPLAY_LIMIT = 10_000
+#: Answers that end only with the line or the service.
+ENDLESS_PATHS = frozenset({"/v1/stream"})
 _PAGE = 200
 
 

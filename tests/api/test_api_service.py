@@ -277,7 +277,7 @@ def test_the_pages_say_what_where_since_when_why_and_what_to_do(
         "The cooler of this GPU.",
         "Look at the fan.",
         "87 °C",
-        "– ratio",
+        "at most 78 °C",
         "2025-09-24",
     ):
         assert expected in page
