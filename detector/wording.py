@@ -21,8 +21,19 @@ from schemas.alert import (
     rfc3339,
 )
 
-__all__ = ["Spoken", "alert_event", "closing_event", "subject_words"]
+__all__ = ["Spoken", "alert_event", "closing_event", "kind_words", "subject_words"]
 
+#: What the kinds are called in sentences; a kind that is not here is its own words.
+_KIND_WORDS = {
+    "hw_thermal": "hardware thermal slowdown",
+    "sw_thermal": "software thermal slowdown",
+    "power_brake": "power brake",
+    "leak": "memory growth",
+    "peer_outlier": "temperature above its peers",
+    "lost": "loss of the GPU",
+    "missing": "absence",
+    "multivariate": "unusual behaviour",
+}
 _SEVERITIES = {severity.rank: severity for severity in Severity}
 
 
@@ -55,6 +66,17 @@ def subject_words(subject: Subject) -> str:
     if subject.scope == Scope.JOB:
         return f"job {subject.job}"
     return str(subject.node)
+
+
+def kind_words(kind: str) -> str:
+    """Name a kind within a sentence.
+
+    Examples
+    --------
+    >>> kind_words("sw_thermal"), kind_words("clock_stuck_low")
+    ('software thermal slowdown', 'clock stuck low')
+    """
+    return _KIND_WORDS.get(kind, kind.replace("_", " "))
 
 
 def alert_event(spoken: Spoken) -> AlertEvent:
@@ -102,7 +124,7 @@ def closing_event(
     """Build the last event of an alert whose subject ceased to be, without new evidence."""
     fingerprint = fingerprint_of(detector.family, kind, subject)
     lasted = _lasted((ended_ms - started_ms) / 1000.0)
-    words = f"{kind.replace('_', ' ')} is closed after {lasted}: {reason.replace('_', ' ')}"
+    words = f"{kind_words(kind)} is closed after {lasted}: {reason.replace('_', ' ')}"
     return AlertEvent(
         alert_id=alert_id_of(fingerprint, started_ms),
         fingerprint=fingerprint,
@@ -129,7 +151,7 @@ def closing_event(
 def _resolved(event: AlertEvent, spoken: Spoken) -> AlertEvent:
     moved = spoken.transition
     ended = moved.ended_ms if moved.ended_ms is not None else moved.observed_ms
-    words = spoken.kind.replace("_", " ")
+    words = kind_words(spoken.kind)
     lasted = _lasted((ended - moved.started_ms) / 1000.0)
     return replace(
         event,
