@@ -7,7 +7,6 @@ never comes.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -31,11 +30,16 @@ from foreshock.settingstree import (
     setting_names,
     strip_optional,
 )
+from foreshock.wrongsettings import (
+    ENV_PREFIX,
+    did_you_mean,
+    explain,
+    meant_variables,
+)
 from schemas.errors import ConfigError
 
 __all__ = ["ENV_PREFIX", "FILE_NAME", "Loaded", "Settings", "find_file", "load"]
 
-ENV_PREFIX = "FORESHOCK_"
 FILE_NAME = "foreshock.toml"
 SYSTEM_FILE = Path("/etc/foreshock") / FILE_NAME
 
@@ -43,11 +47,13 @@ SYSTEM_FILE = Path("/etc/foreshock") / FILE_NAME
 _NOT_SETTINGS = frozenset({"FORESHOCK_CONFIG", "FORESHOCK_SHARED"})
 _NOT_SETTINGS_PREFIXES = ("FORESHOCK_TEST_", "FORESHOCK_REQUIRE_")
 # Kubernetes gives every pod variables of this form for a service called "foreshock" (or
-# "foreshock-..."), as Docker links did; settings of a section carry "__" and never match.
+# "foreshock-..."), as Docker links did; settings of a section carry "__" and never match. A bare
+# ..._PORT is one of them only if it holds an address: FORESHOCK_API_PORT=8600 is a slip.
 _SERVICE_LINK = re.compile(
-    r"FORESHOCK_(?:[A-Z0-9]+_)*(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
-    r"|PORT(?:_\d+_(?:TCP|UDP)(?:_[A-Z]+)?)?)"
+    r"FORESHOCK_(?:[A-Z0-9]+_)*"
+    r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)"
 )
+_SERVICE_ADDRESS = re.compile(r"(?:tcp|udp|sctp)://.+")
 # librdkafka's names have dots, which an environment variable cannot carry.
 _DOTTED_TABLES = frozenset({"bus.kafka.properties"})
 
@@ -85,6 +91,11 @@ class Settings(BaseModel):
         default_factory=ApiSettings, description="Storing, showing and delivering alerts."
     )
 
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _in_any_case(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
     @field_validator("data_dir")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
@@ -120,16 +131,26 @@ def find_file(given: Path | None, environ: Mapping[str, str], cwd: Path) -> Path
     Raises
     ------
     ConfigError
-        If a file that was named is not there.
+        If a file that was named is not there, or one is a folder.
     """
     named = environ.get("FORESHOCK_CONFIG")
     if given is not None or named:
         file = given if given is not None else Path(named or "")
         by = "--config" if given is not None else "FORESHOCK_CONFIG"
-        if not file.is_file():
+        if not _is_there(file):
             raise ConfigError(f"{by} names {file}, and there is no such file.")
         return file
-    return next((file for file in (cwd / FILE_NAME, SYSTEM_FILE) if file.is_file()), None)
+    return next((file for file in (cwd / FILE_NAME, SYSTEM_FILE) if _is_there(file)), None)
+
+
+def _is_there(file: Path) -> bool:
+    """Whether there is anything to read: a file, or a pipe; a folder is an error."""
+    try:
+        if file.is_dir():
+            raise ConfigError(f"The settings file {file} is a folder. Name the file in it.")
+        return file.exists()
+    except OSError as exc:
+        raise ConfigError(f"The settings file {file} cannot be read: {exc.strerror}.") from exc
 
 
 def load(
@@ -160,14 +181,14 @@ def load(
         table["data_dir"] = str(Path(environ["XDG_DATA_HOME"]) / "foreshock")
         origins["data_dir"] = "environment XDG_DATA_HOME"
     for name, text in sorted(environ.items()):
-        if _is_setting(name) and text:
+        if text and _is_setting(name, text):
             path = _env_path(name)
             _put(table, path, _env_value(name, path, text))
             origins[".".join(path)] = f"environment {name}"
     try:
         settings = Settings.model_validate(table)
     except ValidationError as exc:
-        raise ConfigError(_explain(exc, origins, file)) from exc
+        raise ConfigError(explain(exc, origins, file, Settings)) from exc
     return Loaded(settings=settings, file=file, origins=origins)
 
 
@@ -182,13 +203,18 @@ def _read(file: Path) -> _Table:
         raise ConfigError(f"The settings file {file} is not valid TOML: {exc}.") from exc
 
 
-def _is_setting(name: str) -> bool:
+def _is_setting(name: str, text: str) -> bool:
     return (
         name.startswith(ENV_PREFIX)
         and name not in _NOT_SETTINGS
         and not name.startswith(_NOT_SETTINGS_PREFIXES)
-        and ("__" in name or _SERVICE_LINK.fullmatch(name) is None)
+        and ("__" in name or not _is_service_link(name, text))
     )
+
+
+def _is_service_link(name: str, text: str) -> bool:
+    by_name = _SERVICE_LINK.fullmatch(name) is not None
+    return by_name or (name.endswith("_PORT") and _SERVICE_ADDRESS.fullmatch(text) is not None)
 
 
 def _env_path(name: str) -> tuple[str, ...]:
@@ -199,8 +225,7 @@ def _env_path(name: str) -> tuple[str, ...]:
         if model is None:
             raise ConfigError(f"{name} goes deeper than the setting {'.'.join(rest[:depth])}.")
         if part not in model.model_fields:
-            near = _nearest(part, model, rest[:depth])
-            hint = f" Did you mean {_env_name(near)}?" if near else ""
+            hint = did_you_mean(meant_variables(name, rest[:depth], Settings))
             raise ConfigError(f"The environment variable {name} is no setting.{hint}")
         annotation = model.model_fields[part].annotation
         if is_mapping(annotation) and depth + 1 < len(rest):
@@ -214,10 +239,6 @@ def _free_path(rest: tuple[str, ...], depth: int) -> tuple[str, ...]:
     if table in _DOTTED_TABLES:
         return (*rest[:depth], "__".join(rest[depth:]).replace("_", "."))
     return rest
-
-
-def _env_name(dotted: str) -> str:
-    return ENV_PREFIX + dotted.replace(".", "__").upper()
 
 
 def _env_value(name: str, path: tuple[str, ...], text: str) -> object:
@@ -244,41 +265,3 @@ def _put(table: _Table, path: tuple[str, ...], value: object) -> None:
         if not isinstance(table, dict):
             raise ConfigError(f"{'.'.join(path[:depth])} must be a table in the settings file.")
     table[path[-1]] = value
-
-
-def _nearest(key: str, model: type[BaseModel], above: tuple[str, ...]) -> str | None:
-    """Find the setting that was probably meant, first beside the key, then anywhere."""
-    beside = difflib.get_close_matches(key, model.model_fields, n=1)
-    if beside:
-        return ".".join((*above, beside[0]))
-    for section, field in Settings.model_fields.items():
-        inner = model_of(field.annotation)
-        if inner is not None and key in inner.model_fields:
-            return f"{section}.{key}"
-    return None
-
-
-def _explain(exc: ValidationError, origins: Mapping[str, str], file: Path | None) -> str:
-    lines = [_explain_one(error, origins, file) for error in exc.errors(include_url=False)]
-    return "\n".join(lines)
-
-
-def _place_of(name: str, origins: Mapping[str, str], file: Path | None) -> str:
-    """Say where a wrong value came from: given itself, inside another, or through its parts."""
-    inside = [place for key, place in origins.items() if f"{name}.".startswith(f"{key}.")]
-    parts = [place for key, place in origins.items() if key.startswith(f"{name}." if name else "")]
-    return next(iter(inside + parts), str(file or "the settings"))
-
-
-def _explain_one(error: Any, origins: Mapping[str, str], file: Path | None) -> str:
-    # pydantic's ErrorDetails is a TypedDict whose loc mixes str and int.
-    loc = tuple(str(part) for part in error["loc"])
-    name = ".".join(loc)
-    origin = _place_of(name, origins, file)
-    if error["type"] == "extra_forbidden":
-        model = model_at(Settings, loc[:-1])
-        near = _nearest(loc[-1], model, loc[:-1]) if model is not None else None
-        hint = f" Did you mean {near}?" if near else ""
-        return f"Unknown setting {name} in {origin}.{hint}"
-    # The value itself is not shown: it may be a secret.
-    return f"The setting {name or 'of the whole'} in {origin} is wrong: {error['msg']}."

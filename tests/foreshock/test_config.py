@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +55,31 @@ def test_a_named_file_that_is_missing_is_an_error(tmp_path: Path, by: str) -> No
         load(missing if by == "--config" else None, environ=environ, cwd=tmp_path)
 
 
+@pytest.mark.parametrize("by", ["--config", "FORESHOCK_CONFIG", "search"])
+def test_a_folder_in_place_of_the_file_is_an_error(tmp_path: Path, by: str) -> None:
+    folder = tmp_path / "foreshock.toml"
+    folder.mkdir()
+    environ = {"FORESHOCK_CONFIG": str(folder)} if by == "FORESHOCK_CONFIG" else {}
+    with pytest.raises(ConfigError, match=r"foreshock.toml is a folder"):
+        load(folder if by == "--config" else None, environ=environ, cwd=tmp_path)
+
+
+def test_the_file_may_be_a_pipe(tmp_path: Path) -> None:
+    """That is how a shell passes settings that shall not lie on a disk."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("[api]\nport = 1111\n",))
+    writer.start()
+    assert load(pipe, environ={}, cwd=tmp_path).settings.api.port == 1111
+    writer.join()
+
+
+def test_the_log_level_may_be_written_in_capitals(tmp_path: Path) -> None:
+    assert (
+        load(environ={"FORESHOCK_LOG_LEVEL": "DEBUG"}, cwd=tmp_path).settings.log_level == "debug"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "key", "near"),
     [
@@ -60,7 +87,11 @@ def test_a_named_file_that_is_missing_is_an_error(tmp_path: Path, by: str) -> No
         ("[buss]\n", "buss", "bus"),
         ("[bus.kafka]\nbootsrap = 'x:1'\n", "bus.kafka.bootsrap", "bus.kafka.bootstrap"),
         ("transport = 'kafka'\n", "transport", "bus.transport"),
-        ("[[api.endpoints]]\nname = 'a'\nurll = 'x'\n", "api.endpoints.0.urll", "url"),
+        (
+            "[[api.endpoints]]\nname = 'a'\nurll = 'x'\n",
+            "urll in entry 1 of [[api.endpoints]]",
+            "url",
+        ),
     ],
 )
 def test_an_unknown_key_in_the_file_is_named_with_the_nearest(
@@ -79,6 +110,10 @@ def test_an_unknown_key_in_the_file_is_named_with_the_nearest(
         ("FORESHOCK_BUS__TRANSPOT", "FORESHOCK_BUS__TRANSPORT"),
         ("FORESHOCK_LOG_LEVL", "FORESHOCK_LOG_LEVEL"),
         ("FORESHOCK_TRANSPORT", "FORESHOCK_BUS__TRANSPORT"),
+        ("FORESHOCK_API_PORT", "FORESHOCK_API__PORT"),
+        ("FORESHOCK_BUS_KAFKA__BOOTSTRAP", "FORESHOCK_BUS__KAFKA__BOOTSTRAP"),
+        ("FORESHOCK_API_PROT", "FORESHOCK_API__PORT"),
+        ("FORESHOCK_PORT", "FORESHOCK_COLLECTOR__PORT or FORESHOCK_DETECTOR__PORT or"),
         ("FORESHOCK_API__DELIVERY__TOTAL_SECOND", "FORESHOCK_API__DELIVERY__TOTAL_SECONDS"),
     ],
 )
@@ -98,6 +133,8 @@ def test_variables_of_tests_and_of_kubernetes_are_no_settings(tmp_path: Path) ->
         "FORESHOCK_SERVICE_HOST": "10.0.0.1",
         "FORESHOCK_SERVICE_PORT_HTTP": "8600",
         "FORESHOCK_PORT": "tcp://10.0.0.1:8600",
+        "FORESHOCK_API_SERVICE_PORT": "8600",
+        "FORESHOCK_API_PORT": "tcp://10.0.0.1:8600",
         "FORESHOCK_PORT_8600_TCP_ADDR": "10.0.0.1",
         "FORESHOCK_LOG_LEVEL": "",
         "OTHER": "x",
@@ -143,9 +180,25 @@ def test_a_wrong_variable_is_named(tmp_path: Path, environ: dict[str, str], word
     ("text", "words"),
     [
         ("[bus\n", "not valid TOML"),
-        ("bus = 1\n", "bus in .* is wrong"),
-        ("[api]\nport = 'x'\n", "api.port in .* is wrong"),
-        ("[bus]\ntransport = 'carrier pigeon'\n", "bus.transport in .*memory"),
+        ("bus = 1\n", "The setting bus in .* must be a table"),
+        ("[api]\nport = 'x'\n", "api.port in .* must be a whole number"),
+        ("[api]\nport = 70000\n", "api.port in .* must be at most 65535"),
+        ("[api]\nport = 1.5\n", "api.port in .* must be a whole number"),
+        ("[api]\nbatch_size = 0\n", "api.batch_size in .* must be at least 1"),
+        ("[api]\napi_key = 'short'\n", "api.api_key .* 5 characters, it must have at least 16"),
+        ("[bus]\ntransport = 'carrier pigeon'\n", "must be 'memory', 'sqlite' or 'kafka'"),
+        ("[collector]\nsource = 'x'\n", "must be 'nvml', 'simulated' or 'replay'"),
+        ("[api.endpoints]\nname = 'a'\n", r"a list of tables: write \[\[api.endpoints\]\]"),
+        (
+            "[[api.endpoints]]\nname = 'a'\n",
+            r"url in entry 1 of \[\[api.endpoints\]\] .* not given",
+        ),
+        (
+            "[[api.endpoints]]\nname='a'\nurl='http://a'\nsecret='x'\n",
+            r"secret in entry 1 of \[\[api.endpoints\]\] .*: a webhook secret is whsec_",
+        ),
+        ("[bus.kafka.properties]\n'sasl.password' = 1\n", 'properties."sasl.password" in .* text'),
+        ("[detector]\ndisabled = 'leak'\n", "detector.disabled .* must be a list"),
     ],
 )
 def test_a_wrong_file_is_named_with_key_and_place(
