@@ -120,7 +120,7 @@ def _show_table(model: BaseModel, section: str, origins: Mapping[str, str]) -> I
 def _shown_default(row: Row) -> str:
     """Return the default as TOML; an empty text where nothing is set."""
     default = row.default
-    if row.required or default is None:
+    if row.required or row.found or default is None:
         return ""
     if isinstance(default, SecretStr):
         return MASK if default.get_secret_value() else '""'
@@ -157,13 +157,17 @@ def _sample_lines(row: Row) -> Iterator[str]:
     yield f"{mark}{_key(row.name)} = {default}" if default else f"{mark}{_key(row.name)} ="
 
 
+def _no_default(row: Row) -> str:
+    return "required" if row.required else row.found or "not set"
+
+
 def markdown_table() -> str:
     """Write the table of ``docs/configuration.md``, one row per setting."""
     lines = ["| setting | takes | default | what it does |", "|---|---|---|---|"]
     for row in rows(Settings):
         name = f"{row.section}.{row.name}" if row.section else row.name
-        default = "required" if row.required else (_shown_default(row) or "not set")
-        shown = default if default in ("required", "not set") else f"`{default}`"
+        default = _shown_default(row)
+        shown = f"`{default}`" if default else _no_default(row)
         cells = (f"`{name}`", row.kind, shown, row.description)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
 __all__ = [
+    "FOUND",
     "Row",
     "is_mapping",
     "is_structured",
@@ -23,6 +25,11 @@ __all__ = [
     "setting_names",
     "strip_optional",
 ]
+
+
+#: What makes a default that differs between machines, to its name in words: documents and
+#: samples must be the same everywhere.
+FOUND: Mapping[object, str] = types.MappingProxyType({socket.gethostname: "the host name"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +48,8 @@ class Row:
         Default value; :data:`pydantic_core.PydanticUndefined` where one must be given.
     description
         The field's own sentence.
+    found
+        What a default that the machine itself gives is, in words; empty for any other.
     """
 
     section: str
@@ -48,6 +57,7 @@ class Row:
     kind: str
     default: object
     description: str
+    found: str = ""
 
     @property
     def required(self) -> bool:
@@ -154,6 +164,7 @@ def rows(model: type[BaseModel], section: str = "") -> Iterator[Row]:
                 kind=kind_in_words(field.annotation),
                 default=field.get_default(call_default_factory=True),
                 description=field.description or "",
+                found=FOUND.get(field.default_factory, ""),
             )
     for dotted, inner in later:
         yield from rows(inner, dotted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 from pydantic import BaseModel
 
 from foreshock.config import Settings
+from foreshock.configtext import markdown_table, sample_toml
 from foreshock.docs import PAGES, with_generated
-from foreshock.settingstree import item_models, model_of
+from foreshock.settingstree import FOUND, item_models, model_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,6 +40,19 @@ def test_settings_are_frozen_strict_and_described(one: type[BaseModel]) -> None:
     assert one.model_config.get("extra") == "forbid"
     silent = [name for name, field in one.model_fields.items() if not field.description]
     assert silent == []
+
+
+def test_no_default_in_the_documents_differs_between_machines() -> None:
+    """A default that is made by a call is empty, a class of settings, or named in words."""
+    made = [
+        (one.__name__, name)
+        for one in settings_classes(Settings)
+        for name, field in one.model_fields.items()
+        if field.default_factory not in {None, dict, *FOUND} and model_of(field.annotation) is None
+    ]
+    assert made == []
+    assert "| the host name |" in markdown_table()
+    assert f'"{socket.gethostname()}"' not in markdown_table() + sample_toml()
 
 
 def test_only_the_front_door_reads_the_environment() -> None:
