@@ -6,17 +6,18 @@ is NaN is left exactly as it was: no data is neither a fault nor a recovery.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from detector.arrays import BoolArray, Field, FloatArray, IntArray, StateTable
+from detector.arrays import BoolArray, Field, FloatArray, IntArray
 from detector.base import Judgement, KindSpec
 from detector.frame import Frame
 
-__all__ = ["EPISODE_FIELDS", "Change", "Transition", "advance", "firing_rows"]
+__all__ = ["EPISODE_FIELDS", "Change", "EpisodeStore", "Transition", "advance", "firing_rows"]
 
 AnyArray = np.ndarray[Any, np.dtype[Any]]  # state arrays have many dtypes
 IDLE, PENDING, FIRING = 0, 1, 2
@@ -35,6 +36,22 @@ EPISODE_FIELDS: dict[str, Field] = {
     "peak": Field("f4", 0),
 }
 _MAX_SAMPLES = 32_000
+
+
+class EpisodeStore(Protocol):
+    """Where episodes of one kind are kept: arrays named as in :data:`EPISODE_FIELDS`."""
+
+    def __getitem__(self, name: str) -> AnyArray:
+        """Return one array."""
+        ...
+
+    def gather(self, rows: IntArray) -> dict[str, AnyArray]:
+        """Copy rows of every array."""
+        ...
+
+    def scatter(self, rows: IntArray, values: Mapping[str, AnyArray]) -> None:
+        """Write rows back."""
+        ...
 
 
 class Change(StrEnum):
@@ -72,14 +89,14 @@ class Transition:
     score: float
 
 
-def firing_rows(table: StateTable, rows: IntArray) -> BoolArray:
+def firing_rows(table: EpisodeStore, rows: IntArray) -> BoolArray:
     """Tell for each row whether its episode is open, (n,)."""
     firing: BoolArray = table["phase"][rows] == FIRING
     return firing
 
 
 def advance(
-    table: StateTable, spec: KindSpec, frame: Frame, judgement: Judgement
+    table: EpisodeStore, spec: KindSpec, frame: Frame, judgement: Judgement
 ) -> list[Transition]:
     """Move the episodes of one kind by one frame.
 

@@ -11,6 +11,7 @@ from detector.arrays import BoolArray, IntArray, StateTable, prefixed, unprefixe
 from detector.base import Detector, RowView, Step
 from detector.episodes import EPISODE_FIELDS, advance, firing_rows
 from detector.frame import Frame
+from detector.sparse import SparseTable
 from detector.wording import Spoken, alert_event, closing_event
 from schemas.alert import AlertEvent, Subject, fingerprint_of
 
@@ -53,7 +54,7 @@ class Stage:
         self._labels_of = labels_of
         self._states = {d.name: StateTable(d.fields()) for d in self.detectors}
         self._episodes = {
-            (d.family, spec.kind): StateTable(EPISODE_FIELDS)
+            (d.family, spec.kind): SparseTable(EPISODE_FIELDS, key="phase")
             for d in self.detectors
             for spec in d.kinds
         }
@@ -71,21 +72,25 @@ class Stage:
         for detector in self.detectors:
             for spec in detector.kinds:
                 table = self._episodes[detector.family, spec.kind]
+                open_rows = rows[firing_rows(table, rows)]
+                if not len(open_rows):
+                    continue
+                was = table.gather(open_rows)
                 events += [
                     closing_event(
                         detector,
                         spec.kind,
                         subjects[row],
-                        started_ms=int(table["onset"][row]),
+                        started_ms=int(was["onset"][i]),
                         ended_ms=at_ms,
-                        seq=int(table["seq"][row]) + 1,
-                        severity=int(table["severity"][row]),
+                        seq=int(was["seq"][i]) + 1,
+                        severity=int(was["severity"][i]),
                         reason=reason,
                     )
-                    for row in rows[firing_rows(table, rows)].tolist()
+                    for i, row in enumerate(open_rows.tolist())
                 ]
-        for table in self._tables().values():
-            table.reset(rows)
+        for states in self._tables().values():
+            states.reset(rows)
         return events
 
     def run(self, frame: Frame) -> list[AlertEvent]:
@@ -143,10 +148,12 @@ class Stage:
         """Size of one row's state and episodes, in bytes."""
         return sum(table.bytes_per_row() for table in self._tables().values())
 
-    def _tables(self) -> dict[str, StateTable]:
-        states = {f"state/{name}": table for name, table in self._states.items()}
+    def _tables(self) -> dict[str, StateTable | SparseTable]:
+        states: dict[str, StateTable | SparseTable] = {
+            f"state/{name}": table for name, table in self._states.items()
+        }
         episodes = {f"episode/{f}/{k}": table for (f, k), table in self._episodes.items()}
-        return states | episodes
+        return {**states, **episodes}
 
     def dump(self) -> dict[str, AnyArray]:
         """Return all arrays for a snapshot."""
