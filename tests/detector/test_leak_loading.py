@@ -1,0 +1,44 @@
+"""Memory that was filled quickly and stays is no leak, whatever the line through it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from telemetry import alerts_of, serious, telemetry
+
+GIB = 2.0**30
+
+
+def memory(gib: np.ndarray, interval: float) -> list[tuple[str, str, str, str | None]]:
+    messages = telemetry(
+        {
+            "memory_used_bytes": (gib[:, None] * GIB).tolist(),
+            "memory_total_bytes": 80 * GIB,
+            "memory_reserved_bytes": 0.5 * GIB,
+        },
+        gpus=1,
+        ticks=len(gib),
+        interval=interval,
+    )
+    return serious(alerts_of(messages))
+
+
+@pytest.mark.parametrize("interval", [2, 10])
+@pytest.mark.parametrize(
+    ("start", "end", "seconds"),
+    [(4, 74, 540), (45, 76, 120), (45, 76, 170), (60, 78, 170), (50, 78, 150)],
+)
+def test_a_load_that_ended_is_no_leak(
+    start: float, end: float, seconds: float, interval: float
+) -> None:
+    """A second model or a cache, in a GPU that was half full: 95 % and flat is healthy."""
+    time = np.arange(0.0, 1800.0, interval)
+    assert memory(np.minimum(start + (end - start) * time / seconds, end), interval) == []
+
+
+@pytest.mark.parametrize("interval", [2, 10])
+def test_a_leak_in_steps_is_found(interval: float) -> None:
+    """One GiB every two minutes: between the steps the memory lies below the line."""
+    time = np.arange(0.0, 2800.0, interval)
+    found = memory(55.0 + np.floor(time / 120.0), interval)
+    assert [(family, kind) for family, kind, _, _ in found] == [("oom_precursor", "leak")]
