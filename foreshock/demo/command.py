@@ -17,7 +17,7 @@ from collector.simulated.settings import SimulatedSettings
 from foreshock.demo.clock import ScaledClock
 from foreshock.demo.progress import Progress
 from foreshock.demo.receiver import WebhookReceiver
-from foreshock.demo.stack import CountedSource, demo_settings, opened_stack
+from foreshock.demo.stack import CountedSource, demo_settings, opened_stack, require_free
 from foreshock.demo.view import summary
 from foreshock.demo.watch import DemoWatch
 from foreshock.run import Outcome, run_services
@@ -53,6 +53,13 @@ def run_demo(
     console
         Where to show it; standard output by default.
 
+    Raises
+    ------
+    ConfigError
+        If the port cannot be had.
+    DataDirError
+        If the data directory cannot be used, or holds an earlier run.
+
     Returns
     -------
     int
@@ -63,6 +70,7 @@ def run_demo(
     fleet = SimulatedFleet(SimulatedSettings(seed=seed), faults=default_schedule(seed))
     source = CountedSource(fleet)
     clock = ScaledClock(speed)
+    require_free(port)
     out.print("Starting the services for 2 simulated nodes of 8 GPUs; a first alert is due soon.")
     with _folder(data_dir) as folder, WebhookReceiver() as receiver:
         settings = demo_settings(data_dir=folder, port=port, receiver=receiver)
@@ -98,9 +106,10 @@ def _finish(
     judged: bool,
 ) -> int:
     score = progress.scored(ended_ms, speed)
-    summary(progress, score, out)
     for problem in outcome.problems:
-        out.print(problem, markup=False)
+        out.print(problem, style="bold red", markup=False, highlight=False)
+    if progress.events or not outcome.problems:
+        summary(progress, score, out)
     failed = judged and not score.clean
     return 1 if failed else outcome.exit_code
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from api.server import listening_socket
 from api.service import ApiService
 from api.settings import ApiSettings, EndpointSettings
 from bus import Bus, open_bus
@@ -23,9 +24,12 @@ from foreshock.datadir import ServiceLock, open_data_dir, restrict_new_files, se
 from foreshock.demo.receiver import WebhookReceiver
 from foreshock.service import Service
 from schemas.alert import Severity
-from schemas.errors import DataDirError
+from schemas.errors import ConfigError, DataDirError
 
-__all__ = ["CountedSource", "Stack", "demo_settings", "opened_stack"]
+__all__ = ["CountedSource", "Stack", "demo_settings", "opened_stack", "require_free"]
+
+
+_HOST = "127.0.0.1"
 
 
 class CountedSource:
@@ -78,6 +82,23 @@ class Stack:
         return "" if address is None else f"http://{address[0]}:{address[1]}/"
 
 
+def require_free(port: int) -> None:
+    """See to it that the port can be had before anything starts.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot, with the option that names another.
+    """
+    try:
+        listening_socket(_HOST, port).close()
+    except (ConfigError, OverflowError) as exc:
+        raise ConfigError(
+            f"Port {port} of {_HOST} cannot be used; another program may serve there. "
+            "Choose another with --port, or let the demo take a free one with --port 0."
+        ) from exc
+
+
 def demo_settings(*, data_dir: Path, port: int, receiver: WebhookReceiver) -> Settings:
     """Return settings of the demo: no file and no environment takes part in them.
 
@@ -102,7 +123,7 @@ def demo_settings(*, data_dir: Path, port: int, receiver: WebhookReceiver) -> Se
         log_level="warning",
         collector=CollectorSettings(source=SourceKind.SIMULATED, node="demo"),
         detector=DetectorSettings(),
-        api=ApiSettings(port=port, endpoints=(endpoint,)),
+        api=ApiSettings(host=_HOST, port=port, endpoints=(endpoint,)),
     )
 
 

@@ -15,8 +15,9 @@ from bus import Bus
 from foreshock.demo.clock import ScaledClock
 from foreshock.demo.progress import Progress
 from foreshock.demo.receiver import WebhookReceiver
+from foreshock.demo.screen import Screen
 from foreshock.demo.stack import CountedSource
-from foreshock.demo.view import Screen, delivery_line, event_line, status_line
+from foreshock.demo.view import delivery_line, event_line, status_line
 from schemas.codec import decode_alert
 from schemas.errors import DecodeError
 from schemas.topics import ALERTS
@@ -72,7 +73,6 @@ class DemoWatch:
         self._progress = progress
         self._clock = clock
         self._console = console
-        self._url = url
         self._seconds = seconds
         self._screen = Screen(progress, clock, url)
         self._said = 0.0
@@ -94,6 +94,7 @@ class DemoWatch:
                     self._take([record.value for record in records])
                     if self._seconds is not None and self._clock.wall_seconds() >= self._seconds:
                         stop.set()
+                self._screen.end()
                 # What was under way when the stop came still counts.
                 for _ in range(_DRAIN_POLLS):
                     self._take([r.value for r in subscriber.poll(500, _POLL_SECONDS)])
@@ -121,6 +122,8 @@ class DemoWatch:
         self._measure()
 
     def _measure(self) -> None:
+        if self._screen.ended:
+            return
         wall = self._clock.wall_seconds()
         since, before = self._counted
         if wall - since >= 1.0:
@@ -128,7 +131,8 @@ class DemoWatch:
             self._counted = (wall, self._source.samples)
         if wall - self._said >= _STATUS_SECONDS:
             self._said = wall
-            self._say(status_line(self._progress, self._clock, self._screen.rate, self._url()))
+            line = status_line(self._progress, self._clock, self._screen.rate, self._screen.url())
+            self._say(line)
 
     def _say(self, line: str) -> None:
         """Write a plain line where there is no live screen."""

@@ -18,8 +18,9 @@ from foreshock.demo.clock import ScaledClock
 from foreshock.demo.progress import Progress
 from foreshock.demo.receiver import Delivery, WebhookReceiver
 from foreshock.demo.scoring import Verdict
+from foreshock.demo.screen import Screen
 from foreshock.demo.stack import CountedSource, demo_settings, opened_stack
-from foreshock.demo.view import Screen, summary
+from foreshock.demo.view import summary
 from foreshock.demo.watch import DemoWatch
 from schemas.alert import (
     AlertEvent,
@@ -106,13 +107,13 @@ def test_the_summary_names_faults_places_delays_and_counts() -> None:
         )
     )
     out = io.StringIO()
-    console = Console(file=out, width=160)
+    console = Console(file=out, width=300)
     summary(progress, progress.scored(ORIGIN + 1_800_000, 10.0), console)
     text = out.getvalue()
-    assert "7 faults injected beside 7 decoys: 6 right, 1 missed, 0 not due yet" in text
-    assert "1 wrong alerts" in text
+    assert "7 faults injected beside 7 decoys: 6 right, 1 missed, 0 not due yet." in text
+    assert "1 wrong alert; 6 alerts that follow from a scheduled fault." in text
     assert "wrong: critical oom_precursor/leak on sim-01 GPU 7" in text
-    assert "1 webhooks received, 1 verified" in text
+    assert "1 webhook received, 1 verified" in text
     assert "gpu_missing" in text
 
 
