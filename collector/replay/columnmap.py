@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Sequence
 from enum import StrEnum
@@ -18,11 +19,23 @@ from schemas.metrics import METRICS
 __all__ = ["ColumnMap", "MapFormat", "MappedColumn", "load_map"]
 
 
+# Below this likeness a guess would only puzzle.
+_NEAR = 0.5
+
+
 class MapFormat(StrEnum):
     """What a line of the recording is."""
 
     CSV = "csv"
     JSONL_WIDE = "jsonl-wide"
+
+
+def _known(metric: str) -> str:
+    if metric in METRICS:
+        return metric
+    near = difflib.get_close_matches(metric.lower(), METRICS, n=1, cutoff=_NEAR)
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"{metric!r} is no metric.{guess} docs/metrics.md lists all names")
 
 
 class MappedColumn(BaseModel):
@@ -39,9 +52,7 @@ class MappedColumn(BaseModel):
     @field_validator("metric")
     @classmethod
     def _known_metric(cls, name: str) -> str:
-        if name not in METRICS:
-            raise ValueError(f"{name!r} is no metric; see docs/metrics.md for the names")
-        return name
+        return _known(name)
 
     @field_validator("unit")
     @classmethod
@@ -122,10 +133,7 @@ class ColumnMap(BaseModel):
     @field_validator("constants")
     @classmethod
     def _known_constants(cls, constants: dict[str, float]) -> dict[str, float]:
-        for name in constants:
-            if name not in METRICS:
-                raise ValueError(f"{name!r} is no metric; see docs/metrics.md for the names")
-        return constants
+        return {_known(name): value for name, value in constants.items()}
 
     def fits(self, header: Sequence[str]) -> bool:
         """Tell whether these column names have the time and at least one mapped column."""
@@ -136,14 +144,17 @@ class ColumnMap(BaseModel):
         """Make the layout of a header. A column of the map that the file lacks is left out."""
         names = [cell.strip() for cell in header]
         recipes: dict[str, list[Recipe]] = {}
+        labels: dict[str, list[str]] = {}
         for name, column in self.columns.items():
             if name in names:
                 recipes.setdefault(column.metric, []).append(column.recipe(names.index(name)))
+                labels.setdefault(column.metric, []).append(name)
         return Layout(
             header=tuple(names),
             roles={role: names.index(name) for role, name in self.roles.items() if name in names},
             recipes={metric: tuple(ways) for metric, ways in recipes.items()},
             constants=self.constants,
+            labels=labels,
             slowdown_celsius=self.slowdown_celsius,
         )
 
@@ -166,4 +177,5 @@ def load_map(path: Path) -> ColumnMap:
     except ValidationError as exc:
         first = exc.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise SourceError(f"The column map {path} is wrong at {where}: {first['msg']}.") from exc
+        said = first["msg"].removeprefix("Value error, ")
+        raise SourceError(f"The column map {path} is wrong at {where}: {said}.") from exc

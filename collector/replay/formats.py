@@ -23,6 +23,15 @@ __all__ = ["FileKind", "decide"]
 
 _HEAD_LINES = 50
 _SHOWN_COLUMNS = 12
+_LOOKED_AT = 4096
+_MAGICS = (
+    (b"PK\x03\x04", "a zip archive or spreadsheet; unpack or export it first"),
+    (b"PAR1", "a Parquet file; export it as CSV first"),
+    (b"SQLite f", "an SQLite database"),
+    (b"\x28\xb5\x2f\xfd", "packed with zstd; unpack it first"),
+    (b"\xfd7zXZ", "packed with xz; unpack it first"),
+    (b"BZh", "packed with bzip2; unpack it first"),
+)
 
 
 class FileKind(StrEnum):
@@ -42,17 +51,45 @@ def decide(path: Path, wanted: ReplayFormat, column_map: ColumnMap | None) -> Fi
     SourceError
         If it cannot be read or understood, with a sentence that says why and what to do.
     """
-    head = [
-        line for line in islice(read_lines(path, ReplayStats()), _HEAD_LINES) if line.text.strip()
-    ]
-    if not head:
-        raise SourceError(f"{path} is empty: there is nothing to replay.")
     if wanted is ReplayFormat.CSV and column_map is None:
-        raise _needs_map(path, head)
+        raise SourceError(
+            f"The format csv needs a column map: give one with --map (see docs/replay.md) to read "
+            f"{path}, or leave out --format to have nvidia-smi's own CSV recognised."
+        )
+    head = _head(path)
     kind = _recognise(head, column_map)
     if kind is None or not _allowed(kind, wanted):
         raise _refusal(path, wanted, head, column_map)
     return kind
+
+
+def _head(path: Path) -> list[Line]:
+    """Return the first lines that are not empty."""
+    stats = ReplayStats()
+    lines = islice(read_lines(path, stats), _HEAD_LINES)
+    head = [line for line in lines if line.text.strip()]
+    if not head and stats.complaints:
+        raise SourceError(f"Cannot read {path}: {stats.complaints[0].reason}.")
+    if not head:
+        raise SourceError(f"{path} is empty: there is nothing to replay.")
+    return head
+
+
+def _is_binary(head: Sequence[Line]) -> bool:
+    """Tell whether a tenth of what should be text is none; a flipped byte is only damage."""
+    sample = "".join(line.text[:_LOOKED_AT] for line in head)[:_LOOKED_AT]
+    odd = sum(sample.count(char) for char in "\0\ufffd")
+    return 10 * odd > len(sample)
+
+
+def _guess(path: Path) -> str:
+    """Name the kind of a binary file by its first bytes; empty where it is not known."""
+    with path.open("rb") as file:
+        begin = file.read(8)
+    for magic, words in _MAGICS:
+        if begin.startswith(magic):
+            return f" ({words})"
+    return ""
 
 
 def _allowed(kind: FileKind, wanted: ReplayFormat) -> bool:
@@ -100,6 +137,11 @@ def _refusal(
 ) -> SourceError:
     first = head[0].text
     headers = [cells for line in head if is_header(cells := split_cells(line.text))]
+    if _is_binary(head):
+        return SourceError(
+            f"{path} is no text but binary data{_guess(path)}: a recording is CSV or JSON lines "
+            "in UTF-8, or in UTF-16 with a byte order mark, plain or packed with gzip."
+        )
     if wanted is not ReplayFormat.AUTO:
         return SourceError(
             f"{path} is not in the format {wanted.value}: it begins with {first[:80]!r}. "

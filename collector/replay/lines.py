@@ -71,7 +71,15 @@ def _numbered(text: io.TextIOWrapper, path: Path, stats: ReplayStats) -> Iterato
         number += 1
         try:
             line = text.readline(MAX_LINE_CHARS)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as exc:
+        except EOFError:
+            stats.damage(
+                path,
+                number,
+                "the compressed data is truncated: the file ends in the middle of it; "
+                "what came before is used",
+            )
+            return
+        except (zlib.error, gzip.BadGzipFile) as exc:
             stats.damage(path, number, f"the compressed data is damaged from here on ({exc})")
             return
         if not line:

@@ -68,12 +68,14 @@ def layout_of(header: Sequence[str]) -> Layout:
         if (found := next((name for name in choices if name in names), None)) is not None
     }
     recipes: dict[str, list[Recipe]] = {}
+    labels: dict[str, list[str]] = {}
     for metric, (default, choices) in _numbers().items():
         for name in choices:
             if name in names:
                 unit = units[names[name]]
                 chosen = unit if unit in UNITS and unit else default
                 recipes.setdefault(metric, []).append(number_at(names[name], chosen))
+                labels.setdefault(metric, []).append(header[names[name]].strip())
     for metric, (choices, words) in WORDS.items():
         for name in choices:
             if name in names:
@@ -85,6 +87,7 @@ def layout_of(header: Sequence[str]) -> Layout:
         header=tuple(header),
         roles=roles,
         recipes={metric: tuple(ways) for metric, ways in recipes.items()},
+        labels=labels,
         uuids=_UUID,
     )
 

@@ -59,6 +59,8 @@ class ReplaySource:
         self._map = load_map(settings.map) if settings.map is not None else None
         kinds = [decide(path, settings.format, self._map) for path in settings.files]
         self.stats = ReplayStats(total_bytes=sum(map(_size, settings.files)))
+        if settings.map is not None:
+            self.stats.remarks += _unused(settings.map, settings.files, kinds)
         self._readings: Iterator[Booted] = self._read_all(kinds)
         head = list(islice(self._readings, _HEAD_READINGS))
         self.interval_seconds = _interval(head)
@@ -142,6 +144,17 @@ def _reader(kind: FileKind, context: Context, order: Order, column_map: ColumnMa
     if kind is FileKind.WIDE:
         return WideJson(context=context, map=column_map)
     return MappedCsv(context=context, map=column_map)
+
+
+def _unused(column_map: Path, files: Sequence[Path], kinds: Sequence[FileKind]) -> Iterator[str]:
+    """Say for which files the column map is of no use."""
+    for path, kind in zip(files, kinds, strict=True):
+        if kind in {FileKind.SMI, FileKind.MESSAGES}:
+            what = "the CSV of nvidia-smi" if kind is FileKind.SMI else "foreshock's own messages"
+            yield (
+                f"The column map {column_map} is not used for {path}: it fits no column of it, "
+                f"and the file is {what}, which needs none."
+            )
 
 
 def _interval(head: Sequence[Booted]) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["MAX_COMPLAINTS", "Complaint", "ReplayStats"]
+__all__ = ["MAX_COMPLAINTS", "ColumnTally", "Complaint", "ReplayStats"]
 
 #: So many damaged lines are kept with their place; the others are only counted.
 MAX_COMPLAINTS = 10
@@ -21,6 +21,37 @@ class Complaint:
 
     def __str__(self) -> str:
         return f"{self.path.name}, line {self.line}: {self.reason}"
+
+
+@dataclass(slots=True, kw_only=True)
+class ColumnTally:
+    """How many values of one column were read and how many of them refused.
+
+    Parameters
+    ----------
+    column
+        Name in the file.
+    metric
+        What it was read as.
+    values
+        Cells with a number in them.
+    refused
+        Those of them out of the metric's plausible range.
+    example
+        The first refused value, in the metric's base unit.
+    """
+
+    column: str
+    metric: str
+    values: int = 0
+    refused: int = 0
+    example: float | None = None
+
+    def refuse(self, value: float) -> None:
+        """Count a refused value and keep the first one."""
+        self.refused += 1
+        if self.example is None:
+            self.example = value
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +78,10 @@ class ReplayStats:
         Position in the files as they lie on disk, and their size together.
     complaints
         The first damaged lines.
+    columns
+        Values read and refused, by column and metric.
+    remarks
+        Sentences about how the files are read, for people.
     """
 
     rows: int = 0
@@ -59,6 +94,13 @@ class ReplayStats:
     bytes_read: int = 0
     total_bytes: int = 0
     complaints: list[Complaint] = field(default_factory=list)
+    columns: dict[tuple[str, str], ColumnTally] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+    def column(self, column: str, metric: str) -> ColumnTally:
+        """Return the tally of a column, the same for all files."""
+        key = (column, metric)
+        return self.columns.setdefault(key, ColumnTally(column=column, metric=metric))
 
     def damage(self, path: Path, line: int, reason: str) -> None:
         """Count one damaged line and keep the first few with their place."""

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from collector.replay.cells import LOST, RESET_REQUIRED, Cell, absence, number
 from collector.replay.identity import Devices
-from collector.replay.stats import ReplayStats
+from collector.replay.stats import ColumnTally, ReplayStats
 from collector.replay.times import TimeReader
 from schemas.metrics import METRICS, Metric
 from schemas.sample import GpuInventory, ThresholdKind, ValueStatus
@@ -64,6 +64,9 @@ class Layout:
         Metrics that have one value for every GPU, in base units.
     slowdown_celsius
         Absolute slowdown threshold of the GPUs, or None where unknown.
+    labels
+        For each metric the names of the columns behind its recipes, in the same order; where a
+        recipe has none, the metric's name stands for it.
     uuids
         What a UUID must look like; another text there is damage. None takes any.
     """
@@ -73,7 +76,13 @@ class Layout:
     recipes: Mapping[str, tuple[Recipe, ...]]
     constants: Mapping[str, float] = field(default_factory=dict)
     slowdown_celsius: float | None = None
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     uuids: re.Pattern[str] | None = None
+
+    def label(self, metric: str, way: int) -> str:
+        """Name the column behind one recipe of a metric."""
+        names = self.labels.get(metric, ())
+        return names[way] if way < len(names) else metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +138,18 @@ class RowReader:
     model: str | None
     stats: ReplayStats
     _facts: dict[tuple[str | None, ...], GpuInventory] = field(default_factory=dict)
-    _plan: tuple[tuple[str, Metric, tuple[Recipe, ...]], ...] = ()
+    _plan: tuple[tuple[Metric, tuple[tuple[Recipe, ColumnTally], ...]], ...] = ()
 
     def __post_init__(self) -> None:
         """Look the metrics up once."""
-        recipes = self.layout.recipes
-        self._plan = tuple((name, METRICS[name], ways) for name, ways in recipes.items())
+        layout, column = self.layout, self.stats.column
+        self._plan = tuple(
+            (
+                METRICS[name],
+                tuple((way, column(layout.label(name, i), name)) for i, way in enumerate(ways)),
+            )
+            for name, ways in layout.recipes.items()
+        )
 
     def read(self, cells: Sequence[str]) -> Row:
         """Read one line's cells.
@@ -147,7 +162,7 @@ class RowReader:
         if len(cells) != len(self.layout.header):
             raise ValueError(f"has {len(cells)} columns, expected {len(self.layout.header)}")
         ts = self.times.read(cells[self.layout.roles[Role.TIME]])
-        values = {name: self._cell(metric, cells, ways) for name, metric, ways in self._plan}
+        values = {metric.name: self._cell(metric, cells, ways) for metric, ways in self._plan}
         for metric, value in self.layout.constants.items():
             values.setdefault(metric, Cell(value))
         self._derive(values)
@@ -161,14 +176,18 @@ class RowReader:
             job=self._said(cells, Role.JOB),
         )
 
-    def _cell(self, metric: Metric, cells: Sequence[str], ways: tuple[Recipe, ...]) -> Cell:
+    def _cell(
+        self, metric: Metric, cells: Sequence[str], ways: tuple[tuple[Recipe, ColumnTally], ...]
+    ) -> Cell:
         first: Cell | None = None
-        for recipe in ways:
+        for recipe, tally in ways:
             cell = recipe(cells)
             if cell.value is not None:
+                tally.values += 1
                 if metric.low <= cell.value <= metric.high:
                     return cell
                 self.stats.implausible += 1
+                tally.refuse(cell.value)
                 cell = Cell(None, ValueStatus.IMPLAUSIBLE)
             first = first or cell
         return first or Cell(None, ValueStatus.UNSUPPORTED)

@@ -18,6 +18,12 @@ MAX_TS_MS = 4_102_444_800_000
 _NUMBER = re.compile(r"\d{9,19}(\.\d+)?$")
 # Unix times of 2000..2100 in seconds, ms, µs and ns do not overlap: 1e9, 1e12, 1e15, 1e18.
 _UNIX_SCALES = ((1e11, 1000.0), (1e14, 1.0), (1e17, 1e-3), (float("inf"), 1e-6))
+_SHOWN = 40
+_FORMS = (
+    "none of the forms 2025-01-06T10:00:00.123Z (ISO 8601, with or without a zone), "
+    "2025/01/06 10:00:00.123 (nvidia-smi), Mon Jan  6 10:00:00 2025, and unix seconds, "
+    "milliseconds, microseconds or nanoseconds; another form needs time_format in a column map"
+)
 # nvidia-smi writes slashes, its text form names of days and months.
 _WORDS = "%a %b %d %H:%M:%S %Y"
 
@@ -65,14 +71,14 @@ class TimeReader:
 
     def _parse(self, text: str) -> int:
         if self._pattern is not None:
-            return self._unix_ms(datetime.strptime(text, self._pattern))  # noqa: DTZ007 - zone below
+            return self._unix_ms(_by_pattern(text, self._pattern))
         if _NUMBER.match(text):
             number = float(text)
             return round(number * next(scale for top, scale in _UNIX_SCALES if number < top))
         try:
             moment = datetime.fromisoformat(text.replace("/", "-"))
         except ValueError:
-            moment = datetime.strptime(text, _WORDS)  # noqa: DTZ007 - zone below
+            moment = _by_words(text)
         return self._unix_ms(moment)
 
     def _unix_ms(self, moment: datetime) -> int:
@@ -85,6 +91,22 @@ class TimeReader:
         # Behind the row before: perhaps the second of two equal hours (PEP 495).
         second = _to_ms(local.replace(fold=1))
         return second if second >= self._last else first
+
+
+def _by_pattern(text: str, pattern: str) -> datetime:
+    try:
+        return datetime.strptime(text, pattern)  # noqa: DTZ007 - the caller knows the zone
+    except ValueError as exc:
+        raise ValueError(
+            f"the time {text[:_SHOWN]!r} has not the form {pattern!r}, the time_format of the map"
+        ) from exc
+
+
+def _by_words(text: str) -> datetime:
+    try:
+        return datetime.strptime(text, _WORDS)  # noqa: DTZ007 - the caller knows the zone
+    except ValueError as exc:
+        raise ValueError(f"the time {text[:_SHOWN]!r} has {_FORMS}") from exc
 
 
 def _to_ms(moment: datetime) -> int:

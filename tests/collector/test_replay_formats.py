@@ -61,8 +61,12 @@ def lines(*samples: NodeSample) -> bytes:
         ("2025/01/06 10:00:00, 0, 40\n", "noheader"),
         ("0, 40, 69.85 W, [N/A]\n", "noheader"),
         ("index, temperature.gpu, power.draw [W]\n0, 40, 60 W\n", "no column timestamp"),
-        (b"\x00\x01\x02\xff\xfe" * 100, "--map"),
-        (b"\x1f\x8bnot gzip at all", "Cannot read|is empty"),
+        (b"\x00\x01\x02\xff\xfe" * 100, "is no text but binary data: a recording is"),
+        (b"PK\x03\x04\x14\x00\x00\x00\xff" * 9, "is no text but binary data .a zip archive"),
+        ("a,b\n1,2\n".encode("utf-16-le"), "is no text but binary data: .*byte order mark"),
+        (gzip.compress(bytes(range(256)) * 40), "is no text but binary data"),
+        (b"\x1f\x8bnot gzip at all", "Cannot read .*compressed data is damaged"),
+        (gzip.compress(SMI.encode() * 99)[:12], "Cannot read .*truncated"),
     ],
 )
 def test_a_file_that_cannot_be_understood_says_why(
@@ -95,8 +99,49 @@ def test_a_wrong_format_is_refused(tmp_path: Path) -> None:
         open_text(tmp_path, SMI, format="jsonl")
     with pytest.raises(SourceError, match="is not in the format nvidia-smi"):
         open_text(tmp_path, lines(message(0, (T0,))), format="nvidia-smi")
-    with pytest.raises(SourceError, match="--map"):
-        open_text(tmp_path, "a,b\n1,2\n", format="csv")
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", SMI, "", b"\x00\x01\xff" * 99])
+def test_csv_without_a_map_says_that_it_needs_one(tmp_path: Path, text: str | bytes) -> None:
+    with pytest.raises(SourceError, match=r"format csv needs a column map: .*--map"):
+        open_text(tmp_path, text, format="csv")
+
+
+def test_a_map_that_is_not_used_is_remarked(tmp_path: Path) -> None:
+    column_map = tmp_path / "map.toml"
+    column_map.write_text("[roles]\ntime='when'\n[columns]\nt='temperature_celsius'\n")
+    for text, words in ((SMI, "CSV of nvidia-smi"), (lines(message(0, (T0,))), "own messages")):
+        (remark,) = open_text(tmp_path, text, map=column_map).stats.remarks
+        assert "is not used for" in remark
+        assert "fits no column" in remark
+        assert words in remark
+    used = open_text(tmp_path, "when,t\n2025-01-01T00:00:00Z,40\n", map=column_map)
+    assert used.stats.remarks == []
+
+
+def test_values_are_counted_by_column_and_the_first_refused_one_is_kept(tmp_path: Path) -> None:
+    """Power and temperature are swapped in the map; GPU 1 is hot enough to tell."""
+    column_map = tmp_path / "map.toml"
+    column_map.write_text(
+        "[roles]\ntime='when'\ngpu_index='i'\n"
+        "[columns]\nwatts='temperature_celsius'\ndegrees='power_watts'\n"
+    )
+    rows = "".join(
+        f"2025-01-01T00:00:0{second}Z,{gpu},{power},50\n"
+        for second in range(3)
+        for gpu, power in ((0, 120), (1, "650 W"), (2, "N/A"))
+    )
+    source = open_text(tmp_path, "when,i,watts,degrees\n" + rows, map=column_map)
+    watts = source.stats.column("watts", "temperature_celsius")
+    assert (watts.values, watts.refused, watts.example) == (6, 3, 650.0)
+    degrees = source.stats.column("degrees", "power_watts")
+    assert (degrees.values, degrees.refused, degrees.example) == (9, 0, None)
+
+
+def test_columns_of_nvidia_smi_are_counted_under_their_names(tmp_path: Path) -> None:
+    text = "timestamp, index, power.draw [W]\n2025/01/06 10:00:00, 0, 350000\n"
+    tally = open_text(tmp_path, text).stats.column("power.draw [W]", "power_watts")
+    assert (tally.values, tally.refused) == (1, 1)
 
 
 def test_a_map_that_does_not_fit_is_named(tmp_path: Path) -> None:

@@ -48,6 +48,19 @@ def test_what_is_no_usable_time_is_refused(text: str) -> None:
         TimeReader("UTC").read(text)
 
 
+@pytest.mark.parametrize("text", ["yesterday", "06.01.2025 10:00:00"])
+def test_what_is_no_time_is_answered_with_every_form(text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        TimeReader("UTC").read(text)
+    for form in (text, "ISO 8601", "nvidia-smi", "Mon Jan", "unix seconds", "time_format"):
+        assert form in str(caught.value)
+
+
+def test_what_does_not_fit_the_maps_form_is_answered_with_that_form() -> None:
+    with pytest.raises(ValueError, match=r"'2025-01-06' has not the form '%d\.%m\.%Y'"):
+        TimeReader("UTC", "%d.%m.%Y").read("2025-01-06")
+
+
 def test_the_hour_that_comes_twice_goes_forward() -> None:
     """Europe/Berlin, 2025-10-26: 02:59:59 summer time is followed by 02:00:00 winter time."""
     reader = TimeReader("Europe/Berlin")
