@@ -86,7 +86,8 @@ def run_replay(
     Returns
     -------
     int
-        Exit code: 0, or 2 if a recording cannot be used or cannot be read to its end.
+        Exit code: 0, or 2 if a recording cannot be used or cannot be read to its end, or if
+        every value in it was refused.
     """
     console = console or _people()
     try:
@@ -98,7 +99,8 @@ def run_replay(
         console.print(str(exc), style="red", markup=False, highlight=False)
         return EXIT_UNUSABLE
     show(outcome, console)
-    return EXIT_OK if outcome.stopped_by is None else EXIT_UNUSABLE
+    unusable = outcome.stopped_by is not None or outcome.nothing_usable
+    return EXIT_UNUSABLE if unusable else EXIT_OK
 
 
 def _people() -> Console:
@@ -121,7 +123,8 @@ def _settings(
     except ValidationError as exc:
         first = exc.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise SourceError(f"The replay cannot start: {where}: {first['msg']}.") from exc
+        said = first["msg"].removeprefix("Value error, ")
+        raise SourceError(f"The replay cannot start: {where}: {said}.") from exc
 
 
 def _pipeline(settings: DetectorSettings | None) -> Feed:
@@ -139,6 +142,8 @@ def _drive(
         "(silence, clock skew) are off.",
         highlight=False,
     )
+    for remark in source.stats.remarks:
+        console.print(f"WARNING: {remark}", style="yellow", markup=False, highlight=False)
     begin = time.perf_counter()
     try:
         with _progress(console) as progress:

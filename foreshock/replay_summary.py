@@ -10,14 +10,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from collector.replay.stats import ReplayStats
+from collector.replay.stats import ColumnTally, ReplayStats
 from schemas.alert import AlertEvent, AlertState, Scope, Severity, Subject, rfc3339
+from schemas.metrics import METRICS
 from schemas.sample import NodeSample
 
 __all__ = ["MAX_SHOWN", "Outcome", "show"]
 
 #: More alerts than this are counted, not listed: all of them stand in the JSON lines.
 MAX_SHOWN = 50
+# Of so many columns the refused values are told one by one.
+_MAX_COLUMNS = 10
 _STYLES = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
@@ -58,6 +61,13 @@ class Outcome:
     elapsed_seconds: float = 0.0
     stopped_by: str | None = None
 
+    @property
+    def nothing_usable(self) -> bool:
+        """Whether there were values and every one of them was refused."""
+        tallies = self.stats.columns.values()
+        values = sum(tally.values for tally in tallies)
+        return values > 0 and values == sum(tally.refused for tally in tallies)
+
     def count(self, samples: Sequence[NodeSample]) -> None:
         """Count messages that are fed."""
         self.messages += len(samples)
@@ -89,6 +99,8 @@ def show(outcome: Outcome, console: Console) -> None:
         console.print(f"... and {len(alerts) - MAX_SHOWN} more", highlight=False)
     for sentence in (*_findings(outcome), *_damage(outcome.stats), _speed(outcome)):
         console.print(Text(sentence))
+    for warning in _suspicions(outcome):
+        console.print(Text(warning, style="bold red"))
     if outcome.stopped_by is not None:
         console.print(Text(f"Stopped before the end: {outcome.stopped_by}", style="red"))
 
@@ -148,13 +160,49 @@ def _damage(stats: ReplayStats) -> list[str]:
     for count, thing, why in (
         (stats.duplicates, "row", "dropped: the GPU already had a row for that time."),
         (stats.backwards, "row", "dropped: the time lies before that of the row above."),
-        (stats.implausible, "value", "refused: out of the range that is possible."),
+        (stats.implausible, "value", "refused: out of the range that is possible:"),
     ):
         if count > 0:
             sentences.append(f"{_many(count, thing)} {why}")
+    refused = sorted(_refused(stats), key=lambda tally: -tally.refused)
+    sentences += [f"  {_column(tally)}" for tally in refused[:_MAX_COLUMNS]]
+    if len(refused) > _MAX_COLUMNS:
+        sentences.append(f"  ... and {_many(len(refused) - _MAX_COLUMNS, 'column')} more")
     if 10 * stats.backwards > stats.rows:
         sentences.append("Most of the recording may be missing here: sort its rows by time.")
     return sentences
+
+
+def _refused(stats: ReplayStats) -> list[ColumnTally]:
+    return [tally for tally in stats.columns.values() if tally.refused > 0]
+
+
+def _column(tally: ColumnTally) -> str:
+    """Say what was refused of a column, with an example and what would have been possible."""
+    metric = METRICS[tally.metric]
+    unit = tally.metric.rpartition("_")[2] if metric.unit == "%" else metric.unit
+    example = "" if tally.example is None else f"; the first one is {tally.example:.6g} {unit}"
+    return (
+        f"column {tally.column!r}, read as {tally.metric}: {tally.refused} of "
+        f"{_many(tally.values, 'value')}{example.rstrip()}, possible are {metric.low:g} to "
+        f"{metric.high:g}"
+    )
+
+
+def _suspicions(outcome: Outcome) -> list[str]:
+    """Warn of columns that are hardly what they are read as."""
+    if outcome.nothing_usable:
+        return [
+            "WARNING: every value was refused, so nothing was watched. Probably columns are "
+            "swapped or units are wrong: look at the columns above and at the column map."
+        ]
+    doubtful = [t for t in _refused(outcome.stats) if 2 * t.refused > t.values]
+    return [
+        f"WARNING: {tally.refused} of the {_many(tally.values, 'value')} of column "
+        f"{tally.column!r} were refused as {tally.metric}. Probably columns are swapped or its "
+        "unit is wrong; what depends on it was not watched."
+        for tally in doubtful[:_MAX_COLUMNS]
+    ]
 
 
 def _many(count: int, thing: str) -> str:

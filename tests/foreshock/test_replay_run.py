@@ -169,6 +169,68 @@ def test_what_cannot_be_used_is_exit_code_2_with_a_sentence(
     assert detector.fed == []
 
 
+def mapped(tmp_path: Path, rows: str) -> tuple[Path, Path]:
+    column_map = tmp_path / "map.toml"
+    column_map.write_text(
+        "[roles]\ntime='when'\n"
+        "[columns]\nwatts='temperature_celsius'\ndegrees='power_watts'\n"
+        "load='gpu_utilization_ratio'\n"
+    )
+    return written(tmp_path, "when,watts,degrees,load\n" + rows), column_map
+
+
+def test_refused_values_are_told_by_column_with_what_would_be_possible(
+    tmp_path: Path, console: Console
+) -> None:
+    rows = "".join(
+        f"2025-01-06T10:00:0{second}Z,{40 + 300 * (second == 4)},50,0.5\n" for second in range(5)
+    )
+    path, column_map = mapped(tmp_path, rows)
+    code = run_replay([path], map_path=column_map, console=console, pipeline=FakeDetector())
+    assert code == EXIT_OK
+    text = said(console)
+    assert "1 value refused: out of the range that is possible:" in text
+    assert (
+        "column 'watts', read as temperature_celsius: 1 of 5 values; the first one is 340 °C, "
+        "possible are -40 to 150" in text
+    )
+    assert "WARNING" not in text
+
+
+def test_a_column_of_which_more_than_half_is_refused_is_warned_of(
+    tmp_path: Path, console: Console
+) -> None:
+    rows = "".join(f"2025-01-06T10:00:0{second}Z,{600 + second},50,87\n" for second in range(5))
+    path, column_map = mapped(tmp_path, rows)
+    code = run_replay([path], map_path=column_map, console=console, pipeline=FakeDetector())
+    assert code == EXIT_OK
+    text = " ".join(said(console).split())
+    for column in ("watts", "load"):
+        assert f"WARNING: 5 of the 5 values of column '{column}' were refused" in text
+    assert "Probably columns are swapped or its unit is wrong" in text
+    assert "the first one is 87 ratio, possible are 0 to 1" in text
+    assert "column 'degrees'" not in text
+
+
+def test_a_recording_of_which_every_value_is_refused_is_exit_code_2(
+    tmp_path: Path, console: Console
+) -> None:
+    rows = "".join(f"2025-01-06T10:00:0{second}Z,600,-50,87\n" for second in range(5))
+    path, column_map = mapped(tmp_path, rows)
+    code = run_replay([path], map_path=column_map, console=console, pipeline=FakeDetector())
+    assert code == EXIT_UNUSABLE
+    text = " ".join(said(console).split())
+    assert "every value was refused, so nothing was watched. Probably columns are swapped" in text
+
+
+def test_a_map_that_is_not_used_is_said(tmp_path: Path, console: Console) -> None:
+    _, column_map = mapped(tmp_path, "")
+    path = written(tmp_path)
+    code = run_replay([path], map_path=column_map, console=console, pipeline=FakeDetector())
+    assert code == EXIT_OK
+    assert "is not used for" in said(console)
+
+
 def test_a_wrong_zone_is_exit_code_2(tmp_path: Path, console: Console) -> None:
     path = written(tmp_path)
     assert run_replay([path], timezone="Mars", console=console, pipeline=FakeDetector()) == 2
