@@ -19,6 +19,7 @@ import structlog
 from collector.answers import Answers, columns_of
 from collector.device import Code, NvmlDoor, NvmlModule
 from collector.gpu import Gpu
+from collector.health import sentence_of
 from collector.host import HostFiles
 from collector.source import Reading
 from schemas.errors import DeviceError
@@ -156,7 +157,9 @@ class NvmlSource:
 
     def _set_state(self, state: CollectorState, code: int | None) -> None:
         if (state, code) != self._state:
-            log.info("collector_state_changed", state=str(state), nvml_error=code)
+            say = log.info if state == CollectorState.OK else log.warning
+            detail = sentence_of(state, alive=True, waiting=0)
+            say("collector_state_changed", state=str(state), nvml_error=code, detail=detail)
         self._state = (state, code)
 
     def _note_versions(self, ts_ms: int) -> None:
@@ -188,6 +191,8 @@ class NvmlSource:
         """List devices anew when their number changed, one is lost, or a minute passed."""
         count = int(self._door.invoke("nvmlDeviceGetCount"))
         due = not self._refresh_at - REFRESH_MS <= ts_ms < self._refresh_at
+        if count == 0 != self._count:
+            log.warning("no_gpu_found", detail="The driver reports no GPU; look at nvidia-smi -L.")
         if count != self._count or self._relist or due:
             known = {gpu.uuid for gpu in self._gpus}
             self._gpus = self._find_gpus(count)

@@ -179,7 +179,10 @@ def _open(path: Path | None) -> sqlite3.Connection:
         _prepare(db, path)
     except sqlite3.Error as exc:
         db.close()
-        raise DataDirError(f"the spool {path} cannot be used: {exc}") from exc
+        raise DataDirError(
+            f"the spool {path} cannot be used: {exc}. If it is damaged, move it away: "
+            "a new one is made, and what waited in it is not sent"
+        ) from exc
     except DataDirError:
         db.close()
         raise
