@@ -104,6 +104,7 @@ class DetectorService:
         ending.set()
         for thread in threads:
             thread.join()
+        _log.info("detector_stopped")
         if self._failure is not None:
             raise self._failure
 
