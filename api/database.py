@@ -30,7 +30,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from schemas.errors import ConfigError, DataDirError, StoreError
 
-__all__ = ["Database", "RefusedRowError"]
+__all__ = ["Database", "RefusedRowError", "file_of"]
 
 _BUSY_MS = 10_000
 _WRITE = "foreshock_write"
@@ -76,7 +76,7 @@ class Database:
         DataDirError
             If the disk is full or read-only, or the store was written by a newer foreshock.
         """
-        path = _file_of(url, data_dir)
+        path = file_of(url, data_dir)
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             # SQLite gives its -wal and -shm files the mode of the database file. One that exists
@@ -144,7 +144,8 @@ class Database:
         self.engine.dispose()
 
 
-def _file_of(url: str | None, data_dir: Path) -> Path:
+def file_of(url: str | None, data_dir: Path) -> Path:
+    """Return the file of the store that ``url`` names. Raises ConfigError for any other URL."""
     if url is None:
         return data_dir / "api" / "alerts.sqlite"
     try:

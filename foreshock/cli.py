@@ -56,8 +56,46 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(args=arguments, prog_name="foreshock")
     except ForeshockError as exc:
-        print(f"foreshock: {exc}", file=sys.stderr)  # noqa: T201 - the command's own voice
+        _complain(str(exc))
         sys.exit(2 if isinstance(exc, (ConfigError, SourceError)) else 1)
+    except ValueError as exc:
+        sentence = _wrong_value(exc)
+        if sentence is None:
+            raise
+        _complain(sentence)
+        sys.exit(2)
+
+
+def _complain(text: str) -> None:
+    for sentence in text.splitlines():
+        print(f"foreshock: {sentence}", file=sys.stderr)  # noqa: T201 - the command's own voice
+
+
+def _wrong_value(exc: ValueError) -> str | None:
+    """Put into words what pydantic refuses; loaded only if something has loaded it before."""
+    if "pydantic" not in sys.modules:
+        return None
+    from pydantic import ValidationError
+
+    from foreshock.wrongsettings import explain_value
+
+    return explain_value(exc) if isinstance(exc, ValidationError) else None
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"foreshock {metadata.version('foreshock')}")
+        raise typer.Exit
+
+
+@app.callback()
+def foreshock(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Watches NVIDIA GPUs and says which one is about to fail, why, and what to do."""
 
 
 def _load(config: Path | None) -> Loaded:
@@ -89,11 +127,19 @@ def _run(settings: Settings, name: str) -> NoReturn:
 
 @app.command()
 def up(config: ConfigOption = None) -> None:
-    """Watch the GPUs of this machine: all three services in one process."""
-    settings = _start(config)
-    from foreshock.up import run_up
+    """Watch the GPUs of this machine.
 
-    _leave(run_up(settings))
+    Collector, detector and api run in one process, over one SQLite file.
+    """
+    from foreshock.logs import set_up_logging
+
+    settings = _load(config).settings
+    set_up_logging("error", settings.log_format)  # what is wrong now is said in one sentence
+    from foreshock.up import open_gpus, run_up
+
+    source = open_gpus(settings)
+    set_up_logging(settings.log_level, settings.log_format)
+    _leave(run_up(settings, source))
 
 
 @app.command()
@@ -102,17 +148,25 @@ def demo(
         float | None,
         typer.Option("--for", metavar="SECONDS", min=1, help="Stop after so long and sum up."),
     ] = None,
-    port: Annotated[int, typer.Option(help="Port of the API; 0 takes a free one.")] = 8600,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the API; 0 takes a free one.")
+    ] = 8600,
     seed: Annotated[int, typer.Option(help="Seed of the simulated fleet.")] = 1,
     data_dir: Annotated[
         Path | None, typer.Option(help="Keep the data here; by default it is thrown away.")
     ] = None,
 ) -> None:
-    """Watch a simulated fleet of 2 x 8 GPUs break, without a GPU."""
+    """Watch a simulated fleet break, without a GPU.
+
+    Two nodes of eight GPUs run through real faults and harmless look-alikes.
+    """
     from foreshock.demo.command import run_demo
     from foreshock.logs import set_up_logging
+    from foreshock.preflight import Listening, port_fault
 
     set_up_logging("warning", "auto")
+    if port_fault(Listening(service="api", host="127.0.0.1", port=port)) is not None:
+        raise ConfigError(f"Port {port} is in use. Name another one, or 0 for any: --port 0.")
     raise typer.Exit(run_demo(seconds=seconds, port=port, seed=seed, data_dir=data_dir))
 
 
@@ -130,7 +184,7 @@ def collect(
     ] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Read the GPUs of this node and send samples to the bus."""
+    """Read the GPUs of this node onto the bus."""
     settings = _start(config)
     replayed: dict[str, Any] = {}  # values of several fields; validated below
     if replay:
@@ -191,7 +245,10 @@ def replay(
     ] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Run recorded telemetry through the detector and report what it finds."""
+    """Run recorded telemetry through the detector.
+
+    Prints what it finds: no service, no bus, nothing kept.
+    """
     settings = _load(config).settings
     from foreshock.logs import set_up_logging
     from foreshock.replay import run_replay
@@ -211,7 +268,10 @@ def replay(
 
 @app.command()
 def doctor(config: ConfigOption = None) -> None:
-    """Check driver, bus, store, data directory, clock and ports, and say what to do."""
+    """Look for what is wrong here, and say what to do.
+
+    Looks at settings, driver, bus, store, data directory, disk, clock and ports.
+    """
     loaded = _load(config)
     from rich.console import Console
 
@@ -262,15 +322,27 @@ def topics_describe(config: ConfigOption = None) -> None:
 
 @config_app.command("show")
 def config_show(config: ConfigOption = None) -> None:
-    """Print the effective settings as TOML, secrets masked, each with where it came from."""
-    from foreshock.configtext import show_toml
+    """Print the settings in force, and where each is from.
 
-    typer.echo(show_toml(_load(config)), nl=False)
+    As TOML, secrets masked. What foreshock could not start with is said on stderr; the exit code
+    is then 2.
+    """
+    from foreshock.configtext import show_toml
+    from foreshock.preflight import wrong_settings
+
+    loaded = _load(config)
+    typer.echo(show_toml(loaded), nl=False)
+    wrong = wrong_settings(loaded.settings)
+    if wrong:
+        raise ConfigError("\n".join(wrong))
 
 
 @config_app.command("sample")
 def config_sample() -> None:
-    """Print a sample settings file with every setting, its default and what it does."""
+    """Print a settings file with every default.
+
+    Each setting stands with what it does, commented out.
+    """
     from foreshock.configtext import sample_toml
 
     typer.echo(sample_toml(), nl=False)

@@ -19,6 +19,7 @@ from collector.source import Source
 from foreshock.config import Settings
 from foreshock.datadir import ServiceLock, open_data_dir, restrict_new_files, service_folder
 from foreshock.health import HealthServer
+from foreshock.preflight import require_free_ports, require_right_settings
 from foreshock.run import Outcome, abandon, run_services
 from foreshock.service import Service
 from schemas.errors import ConfigError
@@ -40,9 +41,18 @@ def _collector(settings: Settings, bus: Bus, source: Source | None) -> Service:
 
 def _detector(settings: Settings, bus: Bus, _source: Source | None) -> Service:
     from detector.service import DetectorService
+    from detector.topic_snapshots import TopicSnapshots
 
+    chosen = settings.detector.snapshot_store
+    if chosen == "auto":
+        chosen = "topic" if settings.bus.transport == "kafka" else "files"
+    prefix = settings.bus.prefix
     return DetectorService(
-        bus, settings.detector, prefix=settings.bus.prefix, data_dir=settings.data_dir
+        bus,
+        settings.detector,
+        prefix=prefix,
+        data_dir=settings.data_dir,
+        snapshots=TopicSnapshots(bus, prefix) if chosen == "topic" else None,
     )
 
 
@@ -103,12 +113,14 @@ def composed(
             "bus.transport is memory, which ends with the process: no other service would ever "
             "see a message. Set it to sqlite or kafka, or run 'foreshock up'."
         )
+    require_right_settings(settings, names)
     restrict_new_files()
     settings = placed(settings)
     with ExitStack() as held:
         data_dir = open_data_dir(settings.data_dir)
         for name in names:
             held.enter_context(ServiceLock(service_folder(data_dir, name)))
+        require_free_ports(settings, names)
         bus = open_bus(prepared_bus(settings))
         held.callback(bus.close)
         if settings.bus.transport != "kafka":
@@ -144,9 +156,22 @@ def run_composed(
     *,
     source: Source | None = None,
     stop: threading.Event | None = None,
+    beside: Callable[[Sequence[Service]], None] | None = None,
 ) -> Outcome:
-    """Build services, run them until a signal comes, and let go. See :func:`composed`."""
+    """Build services, run them until a signal comes, and let go. See :func:`composed`.
+
+    Parameters
+    ----------
+    settings, names, source
+        As for :func:`composed`.
+    stop
+        Ends the run when set.
+    beside
+        Called with the services before they run; must return at once.
+    """
     with composed(settings, names, source=source) as services:
+        if beside is not None:
+            beside(services)
         outcome = run_services(services, stop if stop is not None else threading.Event())
         if outcome.hung:
             abandon(outcome)  # closing the bus could wait for the thread that hangs

@@ -50,6 +50,7 @@ _REASONS = {
     errno.EEXIST: "it is a file, not a folder; set data_dir to another path",
     errno.EIO: "the disk reports an input/output error; look at the kernel log",
 }
+_MOVE_AWAY = "Move that file away and start again: this foreshock writes a new one."
 # SQLite has its own words and no errno; texts of sqlite3_errstr for SQLITE_FULL, _READONLY,
 # _IOERR and _CANTOPEN.
 _SQLITE_REASONS = {
@@ -171,11 +172,13 @@ def read_version(path: Path) -> int | None:
         with _disk_faults(path):
             text = file.read_text().strip() if file.exists() else ""
     except UnicodeDecodeError as exc:
-        raise DataDirError(f"{file} is damaged: it is not text.") from exc
+        raise DataDirError(f"{file} is damaged: it is not text. {_MOVE_AWAY}") from exc
     if not text:
         return None
     if not text.isdecimal():
-        raise DataDirError(f"{file} is damaged: it should hold a number, it holds {text[:40]!r}.")
+        raise DataDirError(
+            f"{file} is damaged: it should hold a number, it holds {text[:40]!r}. {_MOVE_AWAY}"
+        )
     return int(text)
 
 

@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sqlite3
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from api.database import file_of
 from bus import open_bus
 from collector.source import Reading
 from collector.sources import open_source
-from foreshock.compose import placed
-from foreshock.config import Loaded, Settings
+from foreshock.compose import SERVICES, placed
+from foreshock.config import Loaded
 from foreshock.configtext import show_toml
 from foreshock.datadir import DATA_VERSION, read_version
-from foreshock.health import is_loopback
+from foreshock.preflight import listening, port_fault, wrong_settings
 from foreshock.secrets import MASK
 from foreshock.up import why_no_gpu
 from schemas.errors import ForeshockError
@@ -42,6 +43,17 @@ __all__ = ["CHECKS", "Grade", "Result", "examine", "show"]
 _MIN_FREE_BYTES = 1 * 2**30
 # A step of the wall clock against the steady one, in seconds, that is no mere slewing.
 _MAX_STEP_SECONDS = 0.05
+
+
+#: What to do about a bus that cannot be used, by transport.
+_BUS_ADVICE: Mapping[str, str] = MappingProxyType(
+    {
+        "kafka": "Start the brokers, or set bus.kafka.bootstrap to where they are; log-in and TLS "
+        'are bus.kafka.properties. On one machine no Kafka is needed: bus.transport = "sqlite".',
+        "sqlite": "Check the owner of the file and its folder, or set bus.path.",
+        "memory": "Set bus.transport to sqlite.",
+    }
+)
 
 
 class Grade(StrEnum):
@@ -90,8 +102,11 @@ def _fail(name: str, found: str, advice: str = "") -> Result:
 
 
 def check_settings(loaded: Loaded) -> Result:
-    """Report the settings file, and warn where others can read the secrets in it."""
+    """Report the settings file, what contradicts in it, and secrets that others can read."""
     name = "settings"
+    wrong = wrong_settings(loaded.settings)
+    if wrong:
+        return _fail(name, "\n".join(wrong), "No service starts with these; change them.")
     if loaded.file is None:
         return _ok(name, f"no file, {len(loaded.origins)} values from the environment")
     mode = loaded.file.stat().st_mode
@@ -160,14 +175,16 @@ def check_bus(loaded: Loaded) -> Result:
         finally:
             bus.close()
     except ForeshockError as exc:
-        return _fail(name, str(exc), "See [bus] in 'foreshock config show'.")
+        return _fail(name, str(exc), _BUS_ADVICE[settings.bus.transport])
 
 
 def check_topics(loaded: Loaded) -> Result:
     """Look whether every topic of the contract exists."""
     name, settings = "topics", placed(loaded.settings)
-    if settings.bus.transport != "kafka":
-        return _ok(name, f"created by the first service, transport {settings.bus.transport}")
+    if settings.bus.transport == "memory":
+        return _ok(name, "made anew at each start, transport memory")
+    if settings.bus.transport == "sqlite" and not settings.bus.path.exists():
+        return _ok(name, "will be created by the first service, transport sqlite")
     try:
         bus = open_bus(settings.bus)
         try:
@@ -175,9 +192,11 @@ def check_topics(loaded: Loaded) -> Result:
         finally:
             bus.close()
     except ForeshockError as exc:
-        return _fail(name, str(exc))
+        return _fail(name, str(exc), _BUS_ADVICE[settings.bus.transport])
     wanted = [topic.full_name(settings.bus.prefix) for topic in ALL_TOPICS]
     missing = [topic for topic in wanted if topic not in there]
+    if missing and settings.bus.transport == "sqlite":
+        return _ok(name, f"will be created by the next service: {', '.join(missing)}")
     if missing:
         return _fail(name, f"missing: {', '.join(missing)}", "Run: foreshock topics create")
     return _ok(name, f"all {len(wanted)} exist")
@@ -186,7 +205,7 @@ def check_topics(loaded: Loaded) -> Result:
 def check_data_dir(loaded: Loaded) -> Result:
     """Look at the rights and the version of the data directory."""
     name, path = "data directory", loaded.settings.data_dir
-    if not path.exists():
+    if _nearest_existing(path) != path:
         return _can_be_made(name, path)
     if not path.is_dir() or not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         return _fail(name, f"{path} cannot be written", "Change its owner, or set data_dir.")
@@ -202,17 +221,25 @@ def check_data_dir(loaded: Loaded) -> Result:
     return _ok(name, f"{path}, version {version or DATA_VERSION}")
 
 
+def _nearest_existing(path: Path) -> Path:
+    """Return the path or the nearest thing above it that this user can see."""
+    # os.path's function is False where Path's raises: in a folder of somebody else.
+    return next(one for one in (path, *path.parents) if os.path.exists(one))  # noqa: PTH110
+
+
 def _can_be_made(name: str, path: Path) -> Result:
-    above = next(parent for parent in path.parents if parent.exists())
-    if os.access(above, os.W_OK | os.X_OK):
+    above = _nearest_existing(path)
+    if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
         return _ok(name, f"{path} will be created by the first service")
-    return _fail(name, f"{path} cannot be created in {above}", "Set data_dir.")
+    why = "this user may not write there" if above.is_dir() else "that is a file, not a folder"
+    advice = "Set data_dir to a folder of this user, or have it made: sudo install -d -m 700 -o "
+    return _fail(name, f"{path} cannot be created in {above}: {why}", f"{advice}$USER {path}")
 
 
 def check_space(loaded: Loaded) -> Result:
     """Look at the free space where the data goes."""
     name, path = "free space", loaded.settings.data_dir
-    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    there = _nearest_existing(path)
     free = shutil.disk_usage(there).free
     found = f"{free / 2**30:.1f} GiB on the disk of {there}"
     if free < _MIN_FREE_BYTES:
@@ -222,10 +249,12 @@ def check_space(loaded: Loaded) -> Result:
 
 def check_store(loaded: Loaded) -> Result:
     """Look whether the alert store can be written. The api itself checks its version."""
-    name, file = "alert store", loaded.settings.data_dir / "api" / "alerts.sqlite"
-    if loaded.settings.api.database is not None:
-        return _ok(name, "named by api.database; the api checks it when it starts")
-    if not file.exists():
+    name, url = "alert store", loaded.settings.api.database
+    try:
+        file = file_of(url.get_secret_value() if url else None, loaded.settings.data_dir)
+    except ForeshockError as exc:
+        return _fail(name, str(exc), "Set api.database to sqlite:///path, or leave it out.")
+    if _nearest_existing(file) != file:
         return _ok(name, f"{file} will be created by the api")
     try:
         # Taking the write lock and giving it back changes nothing and proves all.
@@ -277,40 +306,14 @@ def _ntp_synchronised() -> bool | None:
 
 
 def check_ports(loaded: Loaded) -> Result:
-    """Look whether the three ports are free, and not open to the network without a key."""
-    name, settings = "ports", loaded.settings
-    taken, shown = [], []
-    for service, host, port, key in _ports(settings):
-        shown.append(f"{service} {host}:{port}")
-        if not is_loopback(host) and not key:
-            advice = f"Set {service}.api_key, or {service}.host to 127.0.0.1."
-            return _fail(name, f"{service} would be open on {host} without a key", advice)
-        if port and not _is_free(host, port):
-            taken.append(f"{host}:{port} ({service})")
+    """Look whether the three ports are free."""
+    name, places = "ports", listening(loaded.settings, tuple(SERVICES))
+    faults = {at: port_fault(at) for at in places}
+    taken = [f"{at.host}:{at.port} ({at.service})" for at, fault in faults.items() if fault]
     if taken:
         advice = "Fine if foreshock is running; else stop the other program or set another port."
         return _warn(name, f"in use: {', '.join(taken)}", advice)
-    return _ok(name, f"free: {', '.join(shown)}")
-
-
-def _ports(settings: Settings) -> list[tuple[str, str, int, bool]]:
-    api, collector, detector = settings.api, settings.collector, settings.detector
-    return [
-        ("api", api.host, api.port, api.api_key is not None),
-        ("collector", collector.host, collector.port, collector.api_key is not None),
-        ("detector", detector.host, detector.port, detector.api_key is not None),
-    ]
-
-
-def _is_free(host: str, port: int) -> bool:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
+    return _ok(name, "free: " + ", ".join(f"{at.service} {at.host}:{at.port}" for at in places))
 
 
 #: Every check, in the order in which it is shown.
@@ -328,15 +331,27 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
+#: Check to the one without which it cannot be made: an absent broker is waited for once.
+_STANDS_ON: Mapping[Check, Check] = MappingProxyType({check_topics: check_bus})
+
+
 def examine(loaded: Loaded, checks: Sequence[Check] = CHECKS) -> list[Result]:
     """Run the checks. One that breaks is a failed check and stops no other."""
-    results = []
+    results: list[Result] = []
+    failed: set[Check] = set()
     for check in checks:
+        below = _STANDS_ON.get(check)
+        if below in failed:
+            name = check.__name__.removeprefix("check_").replace("_", " ")
+            results.append(_warn(name, "not asked, the bus does not work", "Mend the bus first."))
+            continue
         try:
             results.append(check(loaded))
         except Exception as exc:  # noqa: BLE001 - a doctor reports what it cannot examine
             name = check.__name__.removeprefix("check_").replace("_", " ")
             results.append(_fail(name, f"the check itself failed: {type(exc).__name__}: {exc}"))
+        if results[-1].grade == Grade.FAIL:
+            failed.add(check)
     return results
 
 

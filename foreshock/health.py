@@ -22,7 +22,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from foreshock.service import Service
 from schemas.errors import ConfigError
 
-__all__ = ["HealthServer", "is_loopback"]
+__all__ = ["HealthServer", "is_loopback", "require_key"]
 
 _log = structlog.get_logger()
 
@@ -39,6 +39,15 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def require_key(service: str, host: str, api_key: object) -> None:
+    """Raise ConfigError if ``host`` is open to the network and there is no key."""
+    if not is_loopback(host) and not api_key:
+        raise ConfigError(
+            f"{service}.host is {host}, open to the network, and {service}.api_key is not set. "
+            "Set a key, or listen on 127.0.0.1."
+        )
 
 
 def _host_name(header: str) -> str:
@@ -152,11 +161,7 @@ class HealthServer:
         port: int,
         api_key: str | None = None,
     ) -> None:
-        if not is_loopback(host) and not api_key:
-            raise ConfigError(
-                f"{service.name}.host is {host}, open to the network, and "
-                f"{service.name}.api_key is not set. Set a key, or listen on 127.0.0.1."
-            )
+        require_key(service.name, host, api_key)
         names = {host, "localhost", socket.gethostname()}
         handler = type(
             "_BoundHandler",

@@ -17,7 +17,7 @@ import structlog
 
 from foreshock.datadir import disk_sentence
 from foreshock.service import Service
-from schemas.errors import ForeshockError
+from schemas.errors import ConfigError, ForeshockError, SourceError
 
 __all__ = ["GRACE_SECONDS", "Outcome", "abandon", "error_sentence", "run_services"]
 
@@ -39,15 +39,20 @@ class Outcome:
     hung
         Names of services that did not end in time. Their threads still run: the process has to
         leave without waiting for them.
+    misused
+        Whether a service refused its settings or its input.
     """
 
     problems: tuple[str, ...] = ()
     hung: tuple[str, ...] = ()
+    misused: bool = False
 
     @property
     def exit_code(self) -> int:
-        """0 if every service ended cleanly, else 1."""
-        return 1 if self.problems else 0
+        """0 if every service ended cleanly, 2 if settings or input were to blame, else 1."""
+        if not self.problems:
+            return 0
+        return 2 if self.misused else 1
 
 
 def abandon(outcome: Outcome) -> NoReturn:
@@ -78,6 +83,7 @@ class _Runner:
     def __init__(self, service: Service, stop: threading.Event) -> None:
         self.name = service.name
         self.problem: str | None = None
+        self.misused = False
         self._service = service
         self._stop = stop
         # A daemon thread: one that hangs must not keep the process alive.
@@ -88,6 +94,7 @@ class _Runner:
             self._service.run(self._stop)
         except Exception as exc:  # noqa: BLE001 - the outermost loop: told, and all others stop
             self.problem = error_sentence(self.name, exc)
+            self.misused = isinstance(exc, (ConfigError, SourceError))
             expected = isinstance(exc, ForeshockError) or disk_sentence(exc) is not None
             _log.error("service_failed", service=self.name, error=str(exc), exc_info=not expected)
             self._stop.set()
@@ -142,9 +149,10 @@ def run_services(
     # The handler only notes the signal: setting an Event inside it can deadlock with the wait
     # that it interrupts, whose lock is not reentrant.
     with _signals(received.append):
+        # Before the threads, so that it never follows the line of one that failed at once.
+        _log.info("service_running", services=[runner.name for runner in runners])
         for runner in runners:
             runner.thread.start()
-        _log.info("service_running", services=[runner.name for runner in runners])
         while not stop.wait(_POLL_SECONDS):
             if received:
                 _log.info("stop_requested", signal=signal.Signals(received[0]).name)
@@ -154,7 +162,8 @@ def run_services(
         hung = _join(runners, grace_seconds)
     problems = [runner.problem for runner in runners if runner.problem is not None]
     problems += [f"The {name} did not end within {grace_seconds:.0f} s." for name in hung]
-    return Outcome(problems=tuple(problems), hung=hung)
+    misused = any(runner.misused for runner in runners)
+    return Outcome(problems=tuple(problems), hung=hung, misused=misused)
 
 
 def _join(runners: Sequence[_Runner], grace_seconds: float) -> tuple[str, ...]:

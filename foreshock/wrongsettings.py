@@ -18,6 +18,7 @@ __all__ = [
     "did_you_mean",
     "env_name",
     "explain",
+    "explain_value",
     "meant_settings",
     "meant_variables",
     "toml_name",
@@ -174,12 +175,22 @@ def _explain_one(
         meant = meant_settings(loc[-1], loc[:-1], root)
         return f"Unknown setting {name} in {origin}.{did_you_mean(meant)}"
     # The value itself is not shown: it may be a secret.
-    wrong = _what_is_wrong(fault, item_models(_annotation(loc, root)) != [], ".".join(loc))
+    is_array = item_models(_annotation(loc, root)) != []
+    wrong = _what_is_wrong(fault, is_array=is_array, dotted=".".join(loc))
     subject = f"The setting {name} in {origin}" if name else f"Something in {origin}"
     return f"{subject} {wrong}."
 
 
-def _what_is_wrong(fault: Any, is_array: bool, dotted: str) -> str:
+def explain_value(exc: ValidationError) -> str:
+    """Say in one sentence per fault which value a command cannot use."""
+    lines = []
+    for fault in exc.errors(include_url=False, include_input=True):
+        name = ".".join(str(part) for part in fault["loc"]) or "A value"
+        lines.append(f"{name} {_what_is_wrong(fault, is_array=False, dotted=name)}.")
+    return "\n".join(lines)
+
+
+def _what_is_wrong(fault: Any, *, is_array: bool, dotted: str) -> str:
     kind, context = fault["type"], fault.get("ctx", {})
     if is_array and kind in ("tuple_type", "list_type"):
         return f"must be a list of tables: write [[{dotted}]], with two brackets, before each"

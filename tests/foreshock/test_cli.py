@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -82,8 +84,99 @@ def test_a_node_agent_loads_no_web_framework_and_no_models() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_version_is_printed(foreshock: Callable[..., Any]) -> None:
-    assert foreshock("version").stdout.startswith("foreshock 0.")
+@pytest.mark.parametrize("how", ["version", "--version"])
+def test_version_is_printed(foreshock: Callable[..., Any], how: str) -> None:
+    assert foreshock(how).stdout.startswith("foreshock 0.")
+
+
+@pytest.mark.parametrize("of", [[], ["topics"], ["config"]])
+def test_the_list_of_commands_cuts_no_sentence(
+    foreshock: Callable[..., Any], of: list[str]
+) -> None:
+    assert "..." not in foreshock(*of, "--help").stdout.replace("[ARGS]...", "")
+
+
+@pytest.mark.parametrize("port", ["70000", "-1"])
+def test_a_port_that_is_none_is_wrong_usage(foreshock: Callable[..., Any], port: str) -> None:
+    result = foreshock("demo", "--port", port)
+    assert result.returncode == 2
+    assert "--port" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_value_that_a_settings_class_refuses_is_a_sentence(
+    foreshock: Callable[..., Any],
+) -> None:
+    result = foreshock("demo", "--seed", "-1", "--port", "0")
+    assert result.returncode == 2
+    assert result.stderr == "foreshock: seed must be at least 0.\n"
+
+
+@pytest.fixture
+def taken_port() -> Iterator[str]:
+    """A port at which somebody else listens."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield str(other.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("command", "service"),
+    [
+        ("up", "COLLECTOR"),
+        ("up", "DETECTOR"),
+        ("up", "API"),
+        ("collect", "COLLECTOR"),
+        ("detect", "DETECTOR"),
+        ("serve", "API"),
+    ],
+)
+def test_a_taken_port_is_one_sentence_before_anything_starts(
+    foreshock: Callable[..., Any], taken_port: str, command: str, service: str
+) -> None:
+    port = {f"FORESHOCK_{service}__PORT": taken_port}
+    result = foreshock(command, FORESHOCK_COLLECTOR__SOURCE="simulated", **port)
+    assert result.returncode == 2
+    assert result.stderr == (
+        f"foreshock: The {service.lower()} cannot listen on 127.0.0.1 port {taken_port}: Address "
+        f"already in use. Stop the program that does, or set {service.lower()}.port to a free port."
+        "\n"
+    )
+
+
+def test_a_taken_port_ends_the_demo_in_the_same_way(
+    foreshock: Callable[..., Any], taken_port: str
+) -> None:
+    result = foreshock("demo", "--port", taken_port)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"foreshock: Port {taken_port} is in use.")
+
+
+@pytest.mark.parametrize("command", [["config", "show"], ["up"]])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[api]\nhost = '0.0.0.0'\n", "api.api_key is not set"),
+        ("[collector]\nhost = '0.0.0.0'\n", "collector.api_key is not set"),
+        ("[detector.parameters.leek]\n", "Did you mean 'leak'?"),
+        ("[detector.parameters.leak]\nslop = 1\n", "has no parameter 'slop'"),
+        ("[api]\ndatabase = 'mysql://x/y'\n", "api.database must be sqlite:///path"),
+        (
+            "[[api.endpoints]]\nname = 'a'\nurl = 'https://a.example/'\nsecret_file = 'gone'\n",
+            "secret_file of endpoint 'a' cannot be used",
+        ),
+    ],
+)
+def test_what_no_service_could_start_with_is_told_beforehand(
+    foreshock: Callable[..., Any], tmp_path: Path, command: list[str], text: str, words: str
+) -> None:
+    (tmp_path / "foreshock.toml").write_text(text)
+    result = foreshock(*command, FORESHOCK_COLLECTOR__SOURCE="simulated")
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert "service_running" not in result.stderr
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +217,7 @@ def test_up_without_a_gpu_names_the_demo(foreshock: Callable[..., Any], tmp_path
     assert result.returncode == 2
     assert "There is no GPU to watch" in result.stderr
     assert "foreshock demo" in result.stderr
-    assert "Traceback" not in result.stderr
+    assert all(line.startswith("foreshock: ") for line in result.stderr.splitlines())
     assert not (tmp_path / "data").exists()
 
 
@@ -216,6 +309,7 @@ def start(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[...,
             [sys.executable, "-m", module, *arguments],
             env=environment | {"FORESHOCK_LOG_FORMAT": "json"} | variables,
             cwd=tmp_path,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -269,3 +363,73 @@ def test_health_is_served_while_a_service_runs(start: Callable[..., Any]) -> Non
     port = int(line.split('"port": ')[1].split(",")[0].rstrip("}\n"))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         assert b"foreshock_" in answer.read()
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
+def test_a_collector_without_a_gpu_warns_once_and_stays(start: Callable[..., Any]) -> None:
+    process = start("foreshock", "collect", FORESHOCK_COLLECTOR__INTERVAL_SECONDS="0.05")
+    line = json.loads(read_until(process, "collector_state_changed"))
+    assert line["level"] == "warning"
+    assert "libnvidia-ml" in line["detail"] or "driver" in line["detail"]
+    process.send_signal(signal.SIGTERM)
+    _, rest = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "collector_state_changed" not in rest
+
+
+def test_up_says_where_its_page_is(start: Callable[..., Any]) -> None:
+    process = start("foreshock", "up", FORESHOCK_COLLECTOR__SOURCE="simulated")
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("Open http://127.0.0.1:")
+    with urllib.request.urlopen(line.split()[1], timeout=10) as answer:  # noqa: S310 - checked above
+        assert answer.status == 200
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=30)
+    assert process.returncode == 0
+    for service in ("collector", "detector", "api"):
+        assert f"{service}_stopped" in log
+
+
+class SilentBroker:
+    """Takes a connection and never says a word."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(30)
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._clients: list[socket.socket] = []
+
+    def wait_for_a_client(self) -> None:
+        self._clients.append(self._listener.accept()[0])
+
+    def close(self) -> None:
+        for one in (*self._clients, self._listener):
+            one.close()
+
+
+@pytest.fixture
+def silent_broker() -> Iterator[SilentBroker]:
+    broker = SilentBroker()
+    yield broker
+    broker.close()
+
+
+@pytest.mark.parametrize("command", [["topics", "describe"], ["topics", "create"], ["doctor"]])
+def test_an_interrupt_ends_the_wait_for_an_absent_broker_at_once(
+    start: Callable[..., Any], silent_broker: SilentBroker, command: list[str]
+) -> None:
+    process = start(
+        "foreshock",
+        *command,
+        FORESHOCK_COLLECTOR__SOURCE="simulated",
+        FORESHOCK_BUS__TRANSPORT="kafka",
+        FORESHOCK_BUS__KAFKA__BOOTSTRAP=silent_broker.address,
+        FORESHOCK_LOG_LEVEL="debug",
+    )
+    silent_broker.wait_for_a_client()
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    process.communicate(timeout=10)
+    assert process.returncode != 0
+    assert time.monotonic() - began < 3.0

@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import socket
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from bus import open_bus
 from collector.source import Reading
 from foreshock import doctor
+from foreshock.compose import placed
 from foreshock.config import Loaded, load
 from foreshock.doctor import Grade, Result, examine
 from foreshock.up import why_no_gpu
@@ -106,10 +109,48 @@ def test_a_taken_port_is_a_warning(loaded: LoadedWith) -> None:
     assert f"127.0.0.1:{port} (api)" in found.found
 
 
-def test_an_open_port_without_a_key_fails(loaded: LoadedWith) -> None:
-    found = doctor.check_ports(loaded(FORESHOCK_DETECTOR__HOST="0.0.0.0"))
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("DETECTOR__HOST", "0.0.0.0", "detector.api_key is not set"),
+        ("API__DATABASE", "postgresql://db/alerts", "api.database must be sqlite:///path"),
+        ("DETECTOR__DISABLED", "leek", "no detector 'leek'"),
+        ("API__PORT", "8602", "detector.port and api.port are both 8602"),
+    ],
+)
+def test_settings_with_which_no_service_starts_fail(
+    loaded: LoadedWith, variable: str, value: str, words: str
+) -> None:
+    found = doctor.check_settings(loaded(**{f"FORESHOCK_{variable}": value}))
     assert found.grade == Grade.FAIL
-    assert "detector.api_key" in found.advice
+    assert words in found.found
+
+
+def test_a_data_dir_that_cannot_be_made_names_what_is_in_the_way(
+    loaded: LoadedWith, tmp_path: Path
+) -> None:
+    (tmp_path / "data").write_text("a file")
+    found = doctor.check_data_dir(loaded(FORESHOCK_DATA_DIR=str(tmp_path / "data" / "a" / "b")))
+    assert found.grade == Grade.FAIL
+    assert f"cannot be created in {tmp_path / 'data'}: that is a file" in found.found
+
+
+def test_topics_of_an_existing_bus_are_looked_at(loaded: LoadedWith, tmp_path: Path) -> None:
+    assert "will be created" in doctor.check_topics(loaded()).found
+    (tmp_path / "data" / "bus").mkdir(parents=True)
+    bus = open_bus(placed(loaded().settings).bus)
+    bus.create_topics()
+    bus.close()
+    assert doctor.check_topics(loaded()).found.startswith("all ")
+
+
+def test_an_absent_broker_is_waited_for_once(loaded: LoadedWith) -> None:
+    absent = loaded(FORESHOCK_BUS__TRANSPORT="kafka", FORESHOCK_BUS__KAFKA__BOOTSTRAP="127.0.0.1:9")
+    began = time.monotonic()
+    bus, topics = examine(absent, [doctor.check_bus, doctor.check_topics])
+    assert time.monotonic() - began < 10.0
+    assert (bus.grade, topics.grade) == (Grade.FAIL, Grade.WARN)
+    assert "bus.kafka.bootstrap" in bus.advice
 
 
 def test_a_kafka_that_is_not_there_fails(loaded: LoadedWith) -> None:
