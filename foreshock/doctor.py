@@ -110,8 +110,8 @@ def check_settings(loaded: Loaded) -> Result:
     if loaded.file is None:
         return _ok(name, f"no file, {len(loaded.origins)} values from the environment")
     mode = loaded.file.stat().st_mode
-    # A file is where secrets end up sooner or later, whatever it holds today.
-    if mode & (stat.S_IRGRP | stat.S_IROTH) and MASK in show_toml(loaded):
+    # A group may read: that is how a service's user gets the settings that root owns.
+    if mode & stat.S_IROTH and MASK in show_toml(loaded):
         advice = f"chmod 600 {loaded.file}"
         return _warn(name, f"{loaded.file} holds secrets and others can read it", advice)
     return _ok(name, str(loaded.file))

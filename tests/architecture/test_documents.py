@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
-from foreshock.config import Settings
+from foreshock.config import Settings, load
 from foreshock.configtext import markdown_table, sample_toml
 from foreshock.docs import PAGES, with_generated
 from foreshock.settingstree import FOUND, item_models, model_of
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("schemas", "bus", "collector", "detector", "api", "foreshock")
 
 
 def settings_classes(model: type[BaseModel]) -> list[type[BaseModel]]:
@@ -58,11 +60,53 @@ def test_no_default_in_the_documents_differs_between_machines() -> None:
 def test_only_the_front_door_reads_the_environment() -> None:
     readers = [
         str(file.relative_to(ROOT))
-        for package in ("schemas", "bus", "collector", "detector", "api", "foreshock")
+        for package in PACKAGES
         for file in (ROOT / package).rglob("*.py")
         if re.search(r"\bos\.(environ|getenv)\b", file.read_text(encoding="utf-8"))
     ]
     assert readers == ["foreshock/config.py"]
+
+
+PAGES_OF_TEXT = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES_OF_TEXT, ids=lambda page: page.name)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)", text)
+    dead = [
+        link
+        for link in links
+        if not re.match(r"[a-z]+:", link) and not (page.parent / link).exists()
+    ]
+    assert dead == []
+
+
+def test_every_page_that_the_code_names_exists() -> None:
+    """Messages send people to these."""
+    sources = [ROOT / "pyproject.toml", ROOT / "Makefile", ROOT / "CONTRIBUTING.md"]
+    for package in (*PACKAGES, "benchmarks"):
+        sources += [file for kind in ("*.py", "*.html") for file in (ROOT / package).rglob(kind)]
+    named = {
+        (str(source.relative_to(ROOT)), path)
+        for source in sources
+        for path in re.findall(r"\bdocs/[\w/-]+\.\w+", source.read_text(encoding="utf-8"))
+    }
+    assert named
+    assert [(source, path) for source, path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES_OF_TEXT, ids=lambda page: page.name)
+def test_settings_shown_in_the_documents_can_be_used(page: Path, tmp_path: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for number, block in enumerate(
+        re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    ):
+        table = tomllib.loads(block)
+        if table.keys() <= Settings.model_fields.keys():  # column maps are TOML too
+            file = tmp_path / f"{number}.toml"
+            file.write_text(block)
+            load(file, environ={}, cwd=tmp_path)
 
 
 def test_make_help_lists_every_target() -> None:
