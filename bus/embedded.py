@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from bus.protocol import AssignmentListener, Record, Start, TopicPartition
 
-__all__ = ["EmbeddedSubscriber", "Log", "Shares"]
+__all__ = ["EmbeddedSubscriber", "Log", "Shares", "scan"]
+
+_SCAN_RECORDS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,3 +231,16 @@ class EmbeddedSubscriber:
             if len(records) >= max_records:
                 break
         return records
+
+
+def scan(log: Log, topic: str, partitions: int) -> Iterator[Record]:
+    """Yield what a topic keeps now; see :meth:`bus.protocol.Bus.read_all`."""
+    for number in range(partitions):
+        place = TopicPartition(topic, number)
+        offset, end = log.bounds(place)
+        while offset < end:
+            records = log.read(place, offset, _SCAN_RECORDS)
+            if not records:
+                break  # compacted away up to the end
+            yield from records
+            offset = records[-1].offset + 1

@@ -7,12 +7,13 @@ start: what is sent meanwhile is queued, and handed back if the broker stays awa
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from bus.kafka_admin import KafkaAdmin
 from bus.kafka_consumer import KafkaSubscriber
 from bus.kafka_producer import KafkaPublisher
-from bus.protocol import AssignmentListener, Start, TopicDescription
+from bus.kafka_scan import scan_topic
+from bus.protocol import AssignmentListener, Record, Start, TopicDescription
 from bus.settings import BusSettings
 
 __all__ = ["KafkaBus"]
@@ -55,6 +56,10 @@ class KafkaBus:
             start=start,
             client_id=client_id,
         )
+
+    def read_all(self, topic: str) -> Iterator[Record]:
+        """Yield what a topic keeps now, in order within each partition."""
+        return scan_topic(self._settings, topic)
 
     def create_topics(self) -> list[str]:
         """Create what ``schemas.topics`` declares and is missing; return the names created."""

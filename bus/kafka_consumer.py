@@ -31,13 +31,29 @@ from bus.protocol import AssignmentListener, Record, Start, TopicPartition
 from bus.settings import KafkaSettings
 from schemas.errors import BusUnavailableError
 
-__all__ = ["KafkaSubscriber"]
+__all__ = ["KafkaSubscriber", "record_of"]
 
 _log = structlog.get_logger(__name__)
 
 _TURN_SECONDS = 0.1  # consume() waits for a full batch or this long
 _ANSWER_SECONDS = 5.0  # for a question to the broker while partitions are assigned
 _LONELY_SECONDS = 60.0  # without any assignment before a word in the log
+
+
+def record_of(message: ck.Message) -> Record:
+    """Turn a message without an error into a record."""
+    _, arrived_ms = message.timestamp()
+    return Record(
+        topic=message.topic() or "",
+        partition=message.partition() or 0,
+        offset=message.offset() or 0,
+        arrived_ms=arrived_ms,
+        key=_as_bytes(message.key()),
+        value=_as_bytes(message.value()) or b"",
+        headers=tuple(
+            (name, _as_bytes(content) or b"") for name, content in _pairs(message.headers())
+        ),
+    )
 
 
 class KafkaSubscriber:
@@ -110,20 +126,9 @@ class KafkaSubscriber:
             return None
         if place not in self._next:
             return None  # prefetched before the place went to another member
-        offset = message.offset() or 0
-        self._next[place] = offset + 1
-        _, arrived_ms = message.timestamp()
-        return Record(
-            topic=place.topic,
-            partition=place.partition,
-            offset=offset,
-            arrived_ms=arrived_ms,
-            key=_as_bytes(message.key()),
-            value=_as_bytes(message.value()) or b"",
-            headers=tuple(
-                (name, _as_bytes(content) or b"") for name, content in _pairs(message.headers())
-            ),
-        )
+        record = record_of(message)
+        self._next[place] = record.offset + 1
+        return record
 
     def _heed(self, place: TopicPartition, error: ck.KafkaError) -> None:
         """Act on an error that came in place of a record."""

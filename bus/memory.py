@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from bus.embedded import EmbeddedSubscriber
+from bus.embedded import EmbeddedSubscriber, scan
 from bus.memory_log import MemoryLog
 from bus.placement import check_size, payload_bytes, spec_of
 from bus.protocol import (
     AssignmentListener,
     DeliveryReport,
     Headers,
+    Record,
     Start,
     TopicDescription,
     TopicPartition,
@@ -139,6 +140,10 @@ class MemoryBus:
         return EmbeddedSubscriber(
             self._log, group=group, topics=topics, listener=listener, start=start, beat_seconds=0.0
         )
+
+    def read_all(self, topic: str) -> Iterator[Record]:
+        """Yield what a topic keeps now, in order within each partition."""
+        return scan(self._log, topic, len(self._log.lanes(topic)))
 
     def create_topics(self) -> list[str]:
         """Create what ``schemas.topics`` declares and is missing."""

@@ -17,7 +17,7 @@ Delivery semantics, the same for the three transports:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -219,6 +219,18 @@ class Bus(Protocol):
         client_id: str = "foreshock",
     ) -> Subscriber:
         """Join ``group`` and read ``topics`` (full names)."""
+        ...
+
+    def read_all(self, topic: str) -> Iterator[Record]:
+        """Yield what a topic keeps now, in order within each partition, as no group's member.
+
+        For small topics whose newest record per key is what counts; nothing is committed.
+
+        Raises
+        ------
+        BusUnavailableError
+            If the topic cannot be read to the end that it had when the reading began.
+        """
         ...
 
     def create_topics(self) -> list[str]:

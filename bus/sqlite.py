@@ -18,16 +18,17 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
-from bus.embedded import EmbeddedSubscriber
+from bus.embedded import EmbeddedSubscriber, scan
 from bus.placement import check_size, payload_bytes, spec_of
 from bus.protocol import (
     AssignmentListener,
     DeliveryReport,
     Headers,
+    Record,
     Start,
     TopicDescription,
 )
@@ -196,6 +197,17 @@ class SqliteBus:
             start=start,
             beat_seconds=self._settings.sqlite.lease_seconds / 3,
         )
+
+    def read_all(self, topic: str) -> Iterator[Record]:
+        """Yield what a topic keeps now, in order within each partition."""
+        log = SqliteLog(
+            self._settings.path, self._settings.sqlite, self._settings.prefix, self._changed
+        )
+        try:
+            log.prepare([topic])
+            yield from scan(log, topic, log.partitions(topic))
+        finally:
+            log.close()
 
     def create_topics(self) -> list[str]:
         """Create what ``schemas.topics`` declares and is missing; return the names created."""

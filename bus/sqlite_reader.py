@@ -69,6 +69,10 @@ class SqliteLog:
                 for partition, number in places.items():
                     self._ids[TopicPartition(topic, partition)] = number
 
+    def partitions(self, topic: str) -> int:
+        """Count the partitions of a topic that was prepared."""
+        return sum(place.topic == topic for place in self._ids)
+
     def beat(self, group: str, member: str, topics: Sequence[str]) -> Shares:
         """Say that the member lives, bury the dead, and return the member's shares.
 

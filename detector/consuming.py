@@ -21,6 +21,7 @@ from detector.sending import Sender
 from detector.snapshot import Snapshot
 from detector.snapshots import Snapshots
 from detector.worker import Output, Worker
+from schemas.errors import BusError
 from schemas.topics import TopicSpec
 
 __all__ = ["Consuming", "Wiring"]
@@ -225,8 +226,12 @@ class Consuming:
             if not self._sender.settle(_FLUSH_SECONDS, self._stop):
                 _log.warning("checkpoint_skipped", reason="alerts could not be delivered")
                 return
-            for place in moved:
-                self._save(place, self._held[place])
+            try:
+                for place in moved:
+                    self._save(place, self._held[place])
+            except BusError as exc:
+                _log.warning("checkpoint_skipped", reason=str(exc))
+                return
             if subscriber is not None:
                 subscriber.commit({place: self._held[place].next_offset for place in moved})
 
@@ -249,6 +254,8 @@ class Consuming:
     def on_assigned(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
         """Load the states of new partitions and say where to go on."""
         starts: dict[TopicPartition, int] = {}
+        if places:
+            self._wiring.snapshots.refresh()
         for place in places:
             worker = self._wiring.make(place.partition)
             saved = self._wiring.snapshots.load(place.topic, place.partition)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
@@ -37,6 +37,12 @@ class DetectorSettings(BaseModel):
         gt=0,
         le=600,
         description="Seconds between snapshots; after a crash that much is read again.",
+    )
+    snapshot_store: Literal["auto", "files", "topic"] = Field(
+        default="auto",
+        description="Where states are saved: files in data_dir; topic is the compacted topic "
+        "gpu.detector.state, so that a state follows its partition to another machine; auto is "
+        "topic on Kafka and files elsewhere.",
     )
     snapshots_kept: int = Field(
         default=3, ge=1, le=100, description="Snapshot files kept per partition."

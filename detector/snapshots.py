@@ -32,6 +32,10 @@ class Snapshots(Protocol):
         """Return the newest readable snapshot, or None."""
         ...
 
+    def refresh(self) -> None:
+        """Look at what others have saved; called before partitions are taken over."""
+        ...
+
     def forget(self, topic: str, partition: int) -> None:
         """Drop every snapshot of a partition: its topic was made anew."""
         ...
@@ -53,6 +57,9 @@ class MemorySnapshots:
         """Return the snapshot, or None."""
         data = self._kept.get((topic, partition))
         return None if data is None else unpack(data)
+
+    def refresh(self) -> None:
+        """Do nothing: there is only this process."""
 
     def forget(self, topic: str, partition: int) -> None:
         """Drop the snapshot."""
@@ -128,6 +135,9 @@ class FileSnapshots:
             except (SnapshotError, OSError) as exc:
                 _log.warning("snapshot_unreadable", file=path.name, reason=str(exc))
         return None
+
+    def refresh(self) -> None:
+        """Do nothing: files are looked at when they are loaded."""
 
     def forget(self, topic: str, partition: int) -> None:
         """Delete the files of a partition."""

@@ -345,3 +345,17 @@ def test_check_says_that_it_works(stage: Stage) -> None:
     said = stage.bus.check(10.0)
     assert said.endswith(".")
     assert len(said) > 20
+
+
+def test_a_whole_topic_is_read_once_in_order_and_without_a_group(stage: Stage) -> None:
+    stage.send(40)
+    reader = stage.reader("g")
+    stage.drain(reader, 40)
+    found = list(stage.bus.read_all(stage.topic))
+    assert sorted(numbers(found)) == list(range(40))
+    by_place: dict[int, list[int]] = {}
+    for record in found:
+        by_place.setdefault(record.partition, []).append(record.offset)
+    assert all(offsets == sorted(offsets) for offsets in by_place.values())
+    # A second reading gives the same: nothing was committed for anybody.
+    assert numbers(list(stage.bus.read_all(stage.topic))) == numbers(found)
