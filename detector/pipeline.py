@@ -7,32 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from detector.base import Detector
-from detector.cohort.multivariate import Multivariate
 from detector.cohort.tier import CohortTier
 from detector.engine import Engine, Outcome
-from detector.registry import build, build_cohort
+from detector.registry import detectors_of
 from detector.settings import DetectorSettings
 from schemas.alert import AlertEvent
 from schemas.sample import NodeSample
 from schemas.topics import SAMPLES
 
-__all__ = ["Pipeline", "detectors_of"]
-
-
-def detectors_of(settings: DetectorSettings) -> tuple[tuple[Detector, ...], Multivariate | None]:
-    """Make the stream detectors, and the cohort detector unless it is disabled.
-
-    Raises
-    ------
-    ConfigError
-        If a name or parameter is unknown.
-    """
-    cohort = build_cohort(settings.parameters, settings.disabled)
-    name = Multivariate.name
-    parameters = {key: value for key, value in settings.parameters.items() if key != name}
-    disabled = [key for key in settings.disabled if key != name]
-    return build(parameters, disabled), cohort
+__all__ = ["Pipeline"]
 
 
 class Pipeline:

@@ -17,9 +17,10 @@ from typing import Any
 import detector.detectors
 from detector.base import Detector
 from detector.cohort.multivariate import Multivariate
+from detector.settings import DetectorSettings
 from schemas.errors import ConfigError
 
-__all__ = ["available", "build", "build_cohort"]
+__all__ = ["available", "build", "build_cohort", "detectors_of"]
 
 
 def available() -> dict[str, type[Detector]]:
@@ -67,6 +68,21 @@ def build_cohort(
         return None
     made = _make(Multivariate, (parameters or {}).get(Multivariate.name, {}))
     return made if isinstance(made, Multivariate) else None
+
+
+def detectors_of(settings: DetectorSettings) -> tuple[tuple[Detector, ...], Multivariate | None]:
+    """Make the stream detectors, and the cohort detector unless it is disabled.
+
+    Raises
+    ------
+    ConfigError
+        If a name or parameter is unknown.
+    """
+    cohort = build_cohort(settings.parameters, settings.disabled)
+    name = Multivariate.name
+    parameters = {key: value for key, value in settings.parameters.items() if key != name}
+    disabled = [key for key in settings.disabled if key != name]
+    return build(parameters, disabled), cohort
 
 
 def _make(cls: type[Detector], values: Mapping[str, Any]) -> Detector:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from bus.protocol import Bus
 from detector.consuming import Consuming, Wiring
 from detector.metrics import DetectorMetrics
-from detector.pipeline import detectors_of
+from detector.registry import detectors_of
 from detector.settings import DetectorSettings
 from detector.snapshots import FileSnapshots, Snapshots
 from detector.worker import SampleWorker, WindowWorker

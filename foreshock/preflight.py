@@ -66,7 +66,7 @@ def _collector(settings: Settings) -> Iterator[Callable[[], object]]:
 
 
 def _detector(settings: Settings) -> Iterator[Callable[[], object]]:
-    from detector.pipeline import detectors_of
+    from detector.registry import detectors_of
 
     part = settings.detector
     yield lambda: require_key("detector", part.host, part.api_key)

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Sequence
 
-from api.service import ApiService
 from collector.source import Reading, Source
 from collector.sources import open_source
 from foreshock.compose import SERVICES, run_composed
@@ -97,6 +96,7 @@ def run_up(settings: Settings, source: Source) -> Outcome:
 
 def _announce(services: Sequence[Service]) -> None:
     """Print where the page is as soon as the api answers there."""
+    from api.service import ApiService  # noqa: PLC0415 - `doctor` loads this module without it
 
     def wait_and_print() -> None:
         for service in services:

@@ -84,6 +84,20 @@ def test_a_node_agent_loads_no_web_framework_and_no_models() -> None:
     assert result.stdout.strip() == "[]"
 
 
+def test_looking_for_wrong_settings_loads_no_models_and_no_server() -> None:
+    """``config show`` answers in a moment."""
+    code = (
+        "import sys, foreshock.config, foreshock.preflight, pathlib;"
+        "loaded = foreshock.config.load(environ={}, cwd=pathlib.Path('/'));"
+        "foreshock.preflight.wrong_settings(loaded.settings);"
+        "print([m for m in ('fastapi', 'uvicorn', 'river', 'scipy') if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("how", ["version", "--version"])
 def test_version_is_printed(foreshock: Callable[..., Any], how: str) -> None:
     assert foreshock(how).stdout.startswith("foreshock 0.")
