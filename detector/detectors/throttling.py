@@ -105,7 +105,8 @@ class Throttling:
     severe_duty, severe_seconds
         Share over the longer window at which a thermal slowdown is critical.
     exit_seconds
-        How long the share must be below a quarter of ``duty_enter``, s.
+        How long there must be no throttling, or a share below a quarter of ``duty_enter``, s;
+        longer than the pause between the bursts of one cause.
     idle_utilization
         Thermal bits below this utilisation are not counted, 0 to 1.
 
@@ -145,11 +146,11 @@ class Throttling:
     steady_samples: int = 3
     severe_duty: float = 0.10
     severe_seconds: float = 120.0
-    exit_seconds: float = 60.0
+    exit_seconds: float = 90.0
     idle_utilization: float = 0.05
 
     name: ClassVar[str] = "throttling"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     family: ClassVar[str] = "throttling"
     scope: ClassVar[Scope] = Scope.GPU
     peers: ClassVar[bool] = True  # only for the clock loss in the evidence
@@ -213,7 +214,9 @@ class Throttling:
             steady = moved[f"{kind}_run"] >= self.steady_samples
             by_share = np.where(counted, moved[f"{kind}_duty"] / self.duty_enter, 0.0)
             score = np.maximum(np.where(steady, 1.0, 0.0), by_share)
-            # Without counters the end shows in the bits: one clear reading starts the clearing.
+            # An interval without any throttling starts the clearing; the share decays for
+            # minutes, and an end that late would be wrong in every report.
+            score = np.where(instant > 0.0, score, 0.0)
             score = np.where(np.isnan(instant), np.nan, score)
             severity = self._severity(kind, steady, moved[f"{kind}_long"])
             judgements[kind] = Judgement(score=score, severity=severity)
