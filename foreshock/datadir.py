@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -238,12 +239,14 @@ def open_data_dir(
     Raises
     ------
     DataDirError
-        If it cannot be written, is of a newer version, or is in use while it must be migrated.
+        If it cannot be written, can be written by everybody, is of a newer version, or is in use
+        while it must be migrated.
     """
     path = path.absolute()
     with _disk_faults(path):
         if not path.exists():
             path.mkdir(mode=0o700, parents=True)
+        _refuse_open(path)
         probe = os.open(path / ".open", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(probe, fcntl.LOCK_EX)  # two services that start together take turns
@@ -256,6 +259,15 @@ def open_data_dir(
         finally:
             os.close(probe)
     return path
+
+
+def _refuse_open(path: Path) -> None:
+    """Refuse a folder in which every user could put files of their own in place of ours."""
+    if stat.S_IMODE(path.stat().st_mode) & stat.S_IWOTH:
+        raise DataDirError(
+            f"The data directory {path} can be written by every user of this machine. "
+            f"Run `chmod 700 {path}`, or set data_dir to a folder of its own."
+        )
 
 
 def service_folder(path: Path, service: str) -> Path:

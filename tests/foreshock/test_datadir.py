@@ -133,3 +133,15 @@ def test_a_real_full_device_is_named() -> None:
     finally:
         os.close(number)
     assert "the disk is full" in (disk_sentence(caught.value) or "")
+
+
+def test_a_folder_that_everybody_can_write_is_refused(tmp_path: Path) -> None:
+    """Another user could put a snapshot or a store of their own in place of ours."""
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(DataDirError, match="chmod 700"):
+        open_data_dir(folder)
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o700)
+    assert open_data_dir(folder) == folder
