@@ -60,9 +60,11 @@ class Frame:
         In a frame of nodes: "family/kind" to (GPUs,), whether that alert of the GPU is open.
     extra
         Columns that are no metrics, by name, (n,) each: facts of the inventory
-        (:data:`detector.fleet.FACTS`) in a frame of GPUs; ``expected_gpus``, ``known_gpus``,
-        ``collector_state`` (index into :class:`~schemas.sample.CollectorState`), ``nvml_error``
-        and ``uptime_seconds`` in a frame of nodes.
+        (:data:`detector.fleet.FACTS`), ``implausible_readings`` of this round and
+        ``implausible_metric`` (catalogue index of one of them) in a frame of GPUs;
+        ``expected_gpus``, ``known_gpus``, ``listed_gpus`` (by this message, partitions left
+        out), ``collector_state`` (index into :class:`~schemas.sample.CollectorState`),
+        ``nvml_error`` and ``uptime_seconds`` in a frame of nodes.
 
     Examples
     --------

@@ -15,7 +15,7 @@ from detector.arrays import BoolArray, FloatArray, IntArray, StateTable
 from detector.fleet import FACTS, Fleet, Layout, sees_gpus
 from detector.frame import Frame
 from schemas.metrics import CATALOGUE, METRIC_INDEX
-from schemas.sample import CollectorState, NodeSample, SampleEvent
+from schemas.sample import CollectorState, NodeSample, SampleEvent, ValueStatus
 
 __all__ = ["Block", "Round", "block_of", "rounds"]
 
@@ -33,6 +33,8 @@ class Block:
 
     ``values`` is (metrics in the message, ticks, GPUs listed), NaN where missing; ``events``
     carry the place of their GPU among the layout's rows, or -1. They belong to the first tick.
+    ``refused`` says how many readings the collector found impossible and the catalogue index of
+    the last of them, (ticks, GPUs) each.
     """
 
     node_row: int
@@ -41,11 +43,13 @@ class Block:
     columns: IntArray
     values: FloatArray
     lost: BoolArray | None
+    refused: tuple[FloatArray, FloatArray] | None
     absent: bool
     gone_counts: bool
     first_tick: int
     expected: float
     known: float
+    listed: float
     stepped_back: bool
     state: float
     nvml_error: float
@@ -95,11 +99,13 @@ def block_of(fleet: Fleet, item: Admitted) -> Block:
         # None becomes NaN here, and nowhere else.
         values=np.array(flat, dtype=np.float64).reshape(len(columns), ticks, gpus),
         lost=_lost(sample) if sample.status else None,
+        refused=_refused(sample) if sample.status else None,
         absent=sees and (node.expected is None or listed < node.expected),
         gone_counts=sees,
         first_tick=item.first_tick,
         expected=float("nan") if node.expected is None or not sees else float(node.expected),
         known=float(fleet.known(item.node_row)),
+        listed=float(listed),
         stepped_back=item.stepped_back,
         state=_STATES.get(sample.collector.state, float("nan")),
         nvml_error=_number(sample.collector.nvml_error),
@@ -145,6 +151,26 @@ def _lost(sample: NodeSample) -> BoolArray | None:
     return lost.reshape(len(sample.ts), len(sample.gpu))
 
 
+def _refused(sample: NodeSample) -> tuple[FloatArray, FloatArray] | None:
+    """(ticks, GPUs) each: impossible readings, and the catalogue index of the last of them."""
+    size = len(sample.ts) * len(sample.gpu)
+    found = [
+        (int(cell), METRIC_INDEX[name])
+        for name, codes in sample.status.items()
+        for cell, code in codes.items()
+        if code == ValueStatus.IMPLAUSIBLE and name in METRIC_INDEX and cell.isdecimal()
+    ]
+    inside = [(cell, metric) for cell, metric in found if cell < size]
+    if not inside:
+        return None
+    count, which = np.zeros(size), np.full(size, np.nan)
+    for cell, metric in inside:
+        count[cell] += 1.0
+        which[cell] = metric
+    shape = (len(sample.ts), len(sample.gpu))
+    return count.reshape(shape), which.reshape(shape)
+
+
 def _round(fleet: Fleet, parts: list[tuple[Block, int]]) -> Round:
     # Without a well collector nothing is said of GPUs that are not listed: they are left out.
     sizes = [
@@ -154,6 +180,7 @@ def _round(fleet: Fleet, parts: list[tuple[Block, int]]) -> Round:
     total = int(ends[-1])
     x = np.full((_METRICS, total), np.nan)
     lost, absent, gone = (np.zeros(total, dtype=bool) for _ in range(3))
+    refused, culprit = np.zeros(total), np.full(total, np.nan)
     rows = np.empty(total, dtype=np.int64)
     for (block, tick), size, end in zip(parts, sizes, ends.tolist(), strict=True):
         start, listed = end - size, end - size + block.layout.present
@@ -163,8 +190,12 @@ def _round(fleet: Fleet, parts: list[tuple[Block, int]]) -> Round:
         absent[listed : listed + block.layout.due if block.gone_counts else end] = block.absent
         if block.lost is not None:
             lost[start:listed] = block.lost[tick]
+        if block.refused is not None:
+            refused[start:listed] = block.refused[0][tick]
+            culprit[start:listed] = block.refused[1][tick]
     offered = _offered(parts)
-    _refuse_impossible(x, offered)
+    _refuse_impossible(x, offered, refused, culprit)
+    refused[gone] = np.nan
     node_ts = np.array([block.ts[tick] for block, tick in parts], dtype=np.int64)
     fresh = np.array([block.stepped_back and tick == 0 for block, tick in parts], dtype=bool)
     ts, stepped = np.repeat(node_ts, sizes), np.repeat(fresh, sizes)
@@ -187,17 +218,17 @@ def _round(fleet: Fleet, parts: list[tuple[Block, int]]) -> Round:
         model=np.concatenate([layout.model[:size] for layout, size in layouts]),
         job=np.concatenate([layout.job[:size] for layout, size in layouts]),
         events=events,
-        extra=dict(
-            zip(
-                FACTS,
-                np.concatenate([layout.facts[:, :size] for layout, size in layouts], axis=1),
-                strict=True,
-            )
-        ),
+        extra=_facts(layouts) | {"implausible_readings": refused, "implausible_metric": culprit},
     )
     nodes = _node_frame(fleet, parts, node_ts, fresh)
     nodes.events, nodes.members = unplaced, gpus
     return Round(gpus=gpus, nodes=nodes)
+
+
+def _facts(layouts: list[tuple[Layout, int]]) -> dict[str, FloatArray]:
+    """Put the numbers of the inventories together for the GPUs of a round, by name."""
+    columns = np.concatenate([layout.facts[:, :size] for layout, size in layouts], axis=1)
+    return dict(zip(FACTS, columns, strict=True))
 
 
 def _events(
@@ -244,6 +275,7 @@ def _node_frame(
         extra={
             "expected_gpus": np.array([block.expected for block, _ in parts]),
             "known_gpus": np.array([block.known for block, _ in parts]),
+            "listed_gpus": np.array([block.listed for block, _ in parts]),
             "collector_state": np.array([block.state for block, _ in parts]),
             "nvml_error": np.array([block.nvml_error for block, _ in parts]),
             "uptime_seconds": np.array([block.uptime for block, _ in parts]),
@@ -257,9 +289,12 @@ def _offered(parts: list[tuple[Block, int]]) -> IntArray:
     return np.unique(np.concatenate(list(distinct.values())))
 
 
-def _refuse_impossible(x: FloatArray, offered: IntArray) -> None:
+def _refuse_impossible(
+    x: FloatArray, offered: IntArray, count: FloatArray, culprit: FloatArray
+) -> None:
     """Make impossible values gaps, in place: one would ruin the means of its GPU for minutes.
 
+    ``count`` grows by those of each row, ``culprit`` becomes the index of one of them.
     Collectors do so too; but whatever sent the message, its peers must not suffer.
     """
     values = x[offered]
@@ -267,6 +302,9 @@ def _refuse_impossible(x: FloatArray, offered: IntArray) -> None:
     if impossible.any():
         values[impossible] = np.nan
         x[offered] = values
+        count += impossible.sum(axis=0)
+        hit = impossible.any(axis=0)
+        culprit[hit] = offered[impossible.argmax(axis=0)[hit]]
 
 
 def _time(

@@ -104,6 +104,8 @@ class WindowTable:
 
     def _accumulate(self, rows: IntArray, values: FloatArray, reasons: FloatArray) -> None:
         """Add (n, metrics) values and (n,) event reasons to the rows' open windows."""
+        if len(rows) == 0:  # only heartbeats: perhaps no metric was ever seen
+            return
         if len(self._metrics) == 1:
             values = np.column_stack([values, np.full(len(values), np.nan)])
         table, seen = self.table, np.isfinite(values)

@@ -14,7 +14,7 @@ from detector.engine import Engine
 from detector.frame import Frame
 from schemas.alert import Scope
 from schemas.metrics import CATALOGUE, METRIC_INDEX, Kind
-from schemas.sample import GpuInventory, Inventory, JobRef, NodeSample
+from schemas.sample import CollectorState, GpuInventory, Inventory, JobRef, NodeSample
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 GIB = 2.0**30
@@ -102,7 +102,23 @@ def rough(seed: int, *, nodes: int, gpus: int, ticks: int) -> dict[str, Floats]:
         if name.startswith("throttle_"):
             values[name][:, :, -1] = np.nan
         values[name][5:8, 0, 1] = np.nan
+    if nodes > 2 and gpus > 4:
+        _badly_used(values)
     return values
+
+
+def _badly_used(values: dict[str, Floats]) -> None:
+    """Let GPUs of the third node toggle, work little, and idle, with their memory taken."""
+    busy = values["gpu_utilization_ratio"]
+    busy[:, 2, 1] = np.arange(len(busy)) % 2
+    values["memory_used_bytes"][:, 2, 1] = 40 * GIB
+    values["memory_total_bytes"][:, 2, 1] = 80 * GIB
+    busy[:, 2, 2] = 0.1
+    busy[:, 2, 3] = 0.0
+    values["power_watts"][:, 2, 3] = 75.0
+    still = len(busy) // 3  # from then on a photograph
+    for column in values.values():
+        column[still:, 2, 4] = np.nan_to_num(column[still - 1, 2, 4], nan=1.0)
 
 
 def samples_of(values: dict[str, Floats], interval: float) -> list[NodeSample]:
@@ -180,6 +196,11 @@ def rough_frames(seed: int) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
         frame.x[:, gone | frame.lost] = np.nan
     for frame in nodes[5:10]:
         frame.extra["expected_gpus"] = np.full(len(frame), np.nan)
+    words = list(CollectorState)
+    for word, frame in zip(words[1:], nodes[10:], strict=False):
+        frame.extra["collector_state"] = np.full(len(frame), float(words.index(word)))
+    for frame in gpus:
+        frame.extra["implausible_readings"][::3] = 2.0
     for frame in (*gpus, *nodes):
         lock(frame)
     return tuple(gpus), tuple(nodes)
