@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import structlog
 
 from foreshock.run import run_services
-from schemas.errors import StoreError
+from schemas.errors import ConfigError, StoreError
 
 
 def test_all_services_end_when_stop_is_set(service: Callable[..., Any]) -> None:
@@ -33,6 +34,17 @@ def test_a_service_that_fails_stops_the_others_and_is_named(service: Callable[..
     assert outcome.problems == ("The api stopped: the store is damaged",)
     assert outcome.exit_code == 1
     assert steady.ended.is_set()
+
+
+def test_settings_that_a_service_refuses_end_with_2(service: Callable[..., Any]) -> None:
+    def refuse(_stop: object) -> None:
+        raise ConfigError("the port is taken")
+
+    with structlog.testing.capture_logs() as lines:
+        outcome = run_services([service("api", refuse)], threading.Event())
+    assert outcome.exit_code == 2
+    events = [line["event"] for line in lines]
+    assert events.index("service_running") < events.index("service_failed")
 
 
 def test_an_unexpected_error_is_told_as_one(service: Callable[..., Any]) -> None:
