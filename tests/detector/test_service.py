@@ -415,6 +415,9 @@ class Mortal:
     def load(self, topic: str, partition: int) -> Snapshot | None:
         return self.kept.load(topic, partition)
 
+    def refresh(self) -> None:
+        self.kept.refresh()
+
     def forget(self, topic: str, partition: int) -> None:
         self.kept.forget(topic, partition)
 
