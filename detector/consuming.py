@@ -29,6 +29,11 @@ __all__ = ["Consuming", "Wiring"]
 _log = structlog.get_logger()
 _POLL_SECONDS = 0.1
 _FLUSH_SECONDS = 5.0
+# Silence is judged once a second, after the reader was up to date for a while: what a broker
+# held back must have had the time to come in, and a lag that is not known yet looks like none.
+_LISTEN_SECONDS = 1.0
+_SETTLED_SECONDS = 10.0
+_LATE_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +73,8 @@ class _Held:
     next_offset: int
     saved_offset: int
     expected: int | None = None
+    newest_ms: int = 0
+    current_since: float | None = None
 
 
 class Consuming:
@@ -79,10 +86,23 @@ class Consuming:
         Collaborators and settings.
     quiet
         Tells whether all sources upstream of this topic have no lag.
+    unix_ms
+        The wall clock, against which silence is judged.
+    settled_seconds
+        How long a partition must have been read up to now before anybody in it is called silent.
     """
 
-    def __init__(self, wiring: Wiring, quiet: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        wiring: Wiring,
+        quiet: Callable[[], bool] = lambda: True,
+        unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        settled_seconds: float = _SETTLED_SECONDS,
+    ) -> None:
         self._wiring = wiring
+        self._unix_ms = unix_ms
+        self._settled_seconds = settled_seconds
+        self._listened = 0.0
         self._quiet = quiet
         self._topic = wiring.source.full_name(wiring.prefix)
         self._held: dict[TopicPartition, _Held] = {}
@@ -146,8 +166,32 @@ class Consuming:
             if not records and caught_up:
                 for place in list(self._held):
                     self._process(place, [], caught_up=True)
+        self._listen(lags)
         opened = sum(held.worker.open_alerts() for held in self._held.values())
         metrics.open_alerts.labels(self._wiring.source.name).set(opened)
+
+    def _listen(self, lags: Mapping[TopicPartition, int]) -> None:
+        """Let the workers of partitions that are read up to now say who is silent."""
+        now, wall_ms = time.monotonic(), self._unix_ms()
+        if now - self._listened < _LISTEN_SECONDS or self._broken:
+            return
+        self._listened = now
+        for place, held in list(self._held.items()):
+            # A busy partition always has a few records on their way: its log is the clock then.
+            empty = lags.get(place) == 0
+            heard_ms = wall_ms if empty else held.newest_ms
+            if place not in lags or wall_ms - heard_ms > _LATE_MS:
+                held.current_since = None
+                continue
+            if held.current_since is None:
+                held.current_since = now
+            if now - held.current_since >= self._settled_seconds:
+                try:
+                    said = held.worker.silence(heard_ms)
+                except Exception as exc:  # noqa: BLE001 - as in an idle turn: logged, not fatal
+                    self._suspect(place, [], exc)
+                else:
+                    self._emit(said)
 
     def _process(self, place: TopicPartition, records: list[Record], *, caught_up: bool) -> None:
         held = self._held.get(place)
@@ -162,6 +206,7 @@ class Consuming:
         self._emit(output)
         if records:
             held.next_offset = records[-1].offset + 1
+            held.newest_ms = records[-1].arrived_ms
             self._wiring.metrics.records.labels(self._wiring.source.name).inc(len(records))
             if self._careful.get(place, 0) <= held.next_offset:
                 self._careful.pop(place, None)

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from detector.admission import admit
-from detector.arrays import prefixed, unprefixed
+from detector.arrays import IntArray, prefixed, unprefixed
 from detector.base import Detector
+from detector.detectors.node_silent import NodeSilent
+from detector.detectors.partition_silent import PartitionSilent
 from detector.fleet import Fleet, GpuRow
 from detector.frame import Frame
 from detector.rounds import Block, block_of, rounds
+from detector.silence import NO_WALL_CLOCK, Silence, node_frame
 from detector.stage import Stage
 from detector.windows import WindowTable
-from schemas.alert import AlertEvent, Scope, Subject
+from schemas.alert import AlertEvent, AlertState, Scope, Subject, parse_time, rfc3339
 from schemas.sample import NodeSample
 from schemas.window import WindowBatch
 
@@ -66,15 +69,30 @@ class Engine:
         self.nodes = Stage(
             (d for d in chosen if d.scope == Scope.NODE), self._node_subject, self._node_labels
         )
+        self.pipeline = Stage(
+            (d for d in chosen if d.scope == Scope.PIPELINE), self._pipeline_subject, lambda _: {}
+        )
+        self.pipeline.grow(1)
+        self._name = f"{topic}/{partition}"
+        self._patience = next((d for d in chosen if isinstance(d, NodeSilent)), None)
+        together = next((d for d in chosen if isinstance(d, PartitionSilent)), None)
+        self.silent = Silence(
+            share=together.share if together else 1.0, nodes=together.nodes if together else np.inf
+        )
         self.windows = WindowTable(self.fleet, topic, partition)
 
-    def process(self, samples: Sequence[NodeSample]) -> Outcome:
+    def process(
+        self, samples: Sequence[NodeSample], arrived_ms: Sequence[int] | None = None
+    ) -> Outcome:
         """Take messages in log order.
 
         Parameters
         ----------
         samples
             Any number of messages of this partition.
+        arrived_ms
+            When the log took each of them, unix milliseconds; None in a replay, which has no
+            arrival and is judged by event time alone.
 
         Returns
         -------
@@ -83,16 +101,76 @@ class Engine:
         """
         outcome = Outcome()
         pending: list[Block] = []
-        for sample in samples:
+        for number, sample in enumerate(samples):
+            arrived = self._hear(sample, None if arrived_ms is None else arrived_ms[number])
             item = admit(self.fleet, sample, outcome.counts)
             if item is None:
                 continue
             if self.fleet.changes_facts(item.node_row, sample):
                 self._run(pending, outcome)
                 pending = []
-            pending.append(block_of(self.fleet, item))
+            pending.append(block_of(self.fleet, item, arrived))
         self._run(pending, outcome)
         return outcome
+
+    def _hear(self, sample: NodeSample, arrived_ms: int | None) -> int | None:
+        """Note an arrival; return it if event and arrival are times of one clock."""
+        if arrived_ms is None:
+            return None
+        self.silent.hear(self.fleet.node_of(sample.node), sample, arrived_ms)
+        return None if sample.collector.source in NO_WALL_CLOCK else arrived_ms
+
+    def silence(self, now_ms: int) -> list[AlertEvent]:
+        """Look for nodes that were not heard of. Only to be called while the reader has no lag.
+
+        Parameters
+        ----------
+        now_ms
+            Unix milliseconds by the clock of the arrivals.
+
+        Returns
+        -------
+        list of AlertEvent
+            Usually empty. Alerts start at the last event time of their node.
+        """
+        size = len(self.fleet.nodes)
+        if self._patience is None or size == 0:
+            return []
+        self._grow()
+        reported = self.nodes.open_now(np.arange(size))["telemetry/node_silent"]
+        rows = self.silent.look(now_ms, reported, self._patience.allowed_seconds)
+        return [*self._say_together(now_ms), *self._say_single(rows, now_ms)]
+
+    def _say_single(self, rows: IntArray, now_ms: int) -> list[AlertEvent]:
+        if not len(rows):
+            return []
+        seconds = self.silent.seconds(now_ms)[rows]
+        every = self.silent.table["every"][rows].astype(np.float64)
+        extra = {"silent_seconds": seconds, "message_seconds": every}
+        frame = node_frame(rows, self._last_ts(rows), extra)
+        said = self.nodes.run(frame, only=NodeSilent.name)
+        return [_seen_after(alert, float(s)) for alert, s in zip(said, seconds, strict=True)]
+
+    def _say_together(self, now_ms: int) -> list[AlertEvent]:
+        """Judge the nodes that fell silent at once, as long as there are any or were."""
+        rows, first = self.silent.together(), np.zeros(1, dtype=np.int64)
+        open_now = any(flags.any() for flags in self.pipeline.open_now(first).values())
+        if not len(rows) and not open_now:
+            return []
+        extra = {
+            "silent_nodes": np.array([float(len(rows))]),
+            "heard_nodes": np.array([float(self.silent.known())]),
+        }
+        newest = self._last_ts(np.arange(len(self.fleet.nodes)))
+        began = newest.max() if open_now else self._last_ts(rows).min()
+        said = self.pipeline.run(node_frame(first, np.array([began], dtype=np.int64), extra))
+        if any(alert.state == AlertState.RESOLVED for alert in said):
+            self.silent.release(now_ms)
+        return said
+
+    def _last_ts(self, rows: IntArray) -> IntArray:
+        """(n,) last event time of nodes, unix milliseconds."""
+        return np.array([self.fleet.nodes[row].last_ts for row in rows.tolist()], dtype=np.int64)
 
     def _run(self, blocks: list[Block], outcome: Outcome) -> None:
         for step in rounds(self.fleet, blocks):
@@ -107,6 +185,7 @@ class Engine:
     def _grow(self) -> None:
         self.gpus.grow(len(self.fleet.gpus))
         self.nodes.grow(len(self.fleet.nodes))
+        self.silent.table.grow(len(self.fleet.nodes))
         self.windows.table.grow(len(self.fleet.gpus))
 
     def _close_moved(self, outcome: Outcome, at_ms: int) -> None:
@@ -128,6 +207,10 @@ class Engine:
         del position, frame
         return Subject(scope=Scope.NODE, node=self.fleet.nodes[row].name)
 
+    def _pipeline_subject(self, row: int, position: int, frame: Frame) -> Subject:
+        del row, position, frame
+        return Subject(scope=Scope.PIPELINE, pipeline=self._name)
+
     def _gpu_labels(self, row: int) -> dict[str, str]:
         return self._node_labels(self.fleet.node_of(self.fleet.gpus[row].node))
 
@@ -148,6 +231,8 @@ class Engine:
         arrays = {
             **prefixed("gpu", self.gpus.dump()),
             **prefixed("node", self.nodes.dump()),
+            **prefixed("pipeline", self.pipeline.dump()),
+            **prefixed("silence", self.silent.dump()),
             **prefixed("windows", windows),
             **prefixed("fleet/gpu", self.fleet.gpu_table.dump()),
             **prefixed("fleet/node", self.fleet.node_table.dump()),
@@ -160,11 +245,19 @@ class Engine:
         gpus, nodes = len(self.fleet.gpus), len(self.fleet.nodes)
         dropped = self.gpus.load(unprefixed("gpu", arrays), gpus)
         dropped += self.nodes.load(unprefixed("node", arrays), nodes)
+        dropped += self.pipeline.load(unprefixed("pipeline", arrays), 1)
+        dropped += self.silent.load(unprefixed("silence", arrays), nodes)
         names = facts.get("window_metrics", [])
         dropped += self.windows.load(names, unprefixed("windows", arrays), gpus)
         dropped += self.fleet.gpu_table.load(unprefixed("fleet/gpu", arrays), gpus)
         dropped += self.fleet.node_table.load(unprefixed("fleet/node", arrays), nodes)
         return dropped
+
+
+def _seen_after(alert: AlertEvent, seconds: float) -> AlertEvent:
+    """Say when a silence was noticed: so many seconds after the last event."""
+    observed = parse_time(alert.observed_at) + round(seconds * 1000)
+    return replace(alert, observed_at=rfc3339(observed))
 
 
 def _subject(gpu: GpuRow, job: str | None = None, project: str | None = None) -> Subject:

@@ -64,7 +64,9 @@ class Frame:
         ``implausible_metric`` (catalogue index of one of them) in a frame of GPUs;
         ``expected_gpus``, ``known_gpus``, ``listed_gpus`` (by this message, partitions left
         out), ``collector_state`` (index into :class:`~schemas.sample.CollectorState`),
-        ``nvml_error`` and ``uptime_seconds`` in a frame of nodes.
+        ``nvml_error``, ``uptime_seconds``, ``message_seconds`` (between messages),
+        ``silent_seconds`` (0 for a node that speaks) and ``arrival_seconds`` (from the event to
+        the arrival, NaN where the wall clock means nothing) in a frame of nodes.
 
     Examples
     --------

@@ -51,6 +51,8 @@ class Block:
     known: float
     listed: float
     stepped_back: bool
+    arrived: float
+    every: float
     state: float
     nvml_error: float
     uptime: float
@@ -81,8 +83,14 @@ def rounds(fleet: Fleet, blocks: Sequence[Block]) -> Iterator[Round]:
         yield _round(fleet, queue[number])
 
 
-def block_of(fleet: Fleet, item: Admitted) -> Block:
-    """Turn an admitted message into arrays. To be called in log order: it takes in new GPUs."""
+def block_of(fleet: Fleet, item: Admitted, arrived_ms: int | None = None) -> Block:
+    """Turn an admitted message into arrays. To be called in log order: it takes in new GPUs.
+
+    Parameters
+    ----------
+    arrived_ms
+        When the log took the message, unix milliseconds; None where that means nothing.
+    """
     sample = item.sample
     layout = fleet.layout(item.node_row, sample)
     node = fleet.nodes[item.node_row]
@@ -107,6 +115,8 @@ def block_of(fleet: Fleet, item: Admitted) -> Block:
         known=float(fleet.known(item.node_row)),
         listed=float(listed),
         stepped_back=item.stepped_back,
+        arrived=_number(arrived_ms),
+        every=max(sample.collector.interval_seconds, sample.collector.flush_seconds),
         state=_STATES.get(sample.collector.state, float("nan")),
         nvml_error=_number(sample.collector.nvml_error),
         uptime=float(fleet.node_table["uptime_seconds"][item.node_row]),
@@ -279,8 +289,17 @@ def _node_frame(
             "collector_state": np.array([block.state for block, _ in parts]),
             "nvml_error": np.array([block.nvml_error for block, _ in parts]),
             "uptime_seconds": np.array([block.uptime for block, _ in parts]),
+            "silent_seconds": np.zeros(size),
+            "message_seconds": np.array([block.every for block, _ in parts]),
+            "arrival_seconds": np.array([_distance(block, tick) for block, tick in parts]),
         },
     )
+
+
+def _distance(block: Block, tick: int) -> float:
+    """Seconds from the last event of a message to its arrival; NaN for its earlier ticks."""
+    last = tick == len(block.ts) - 1
+    return (block.arrived - block.ts[tick]) / 1000.0 if last else float("nan")
 
 
 def _offered(parts: list[tuple[Block, int]]) -> IntArray:

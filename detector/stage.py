@@ -93,10 +93,12 @@ class Stage:
             states.reset(rows)
         return events
 
-    def run(self, frame: Frame) -> list[AlertEvent]:
-        """Judge one frame and return the alerts that changed."""
+    def run(self, frame: Frame, only: str | None = None) -> list[AlertEvent]:
+        """Judge one frame, by one detector if it is named; return the alerts that changed."""
         events: list[AlertEvent] = []
         for detector in self.detectors:
+            if only is not None and detector.name != only:
+                continue
             table = self._states[detector.name]
             firing = {
                 spec.kind: firing_rows(self._episodes[detector.family, spec.kind], frame.rows)

@@ -65,6 +65,8 @@ def subject_words(subject: Subject) -> str:
         return f"{subject.node} GPU {which}"
     if subject.scope == Scope.JOB:
         return f"job {subject.job}"
+    if subject.scope == Scope.PIPELINE:
+        return f"the reader of {subject.pipeline}"
     return str(subject.node)
 
 

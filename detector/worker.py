@@ -96,6 +96,10 @@ class Worker(Protocol):
         """Take records in log order."""
         ...
 
+    def silence(self, now_ms: int) -> Output:
+        """Say who was not heard of, by the wall clock; called only while nothing is unread."""
+        ...
+
     def open_alerts(self) -> int:
         """Count the open episodes."""
         ...
@@ -128,12 +132,15 @@ class SampleWorker:
         del caught_up
         output = Output()
         samples: list[NodeSample] = []
+        arrived: list[int] = []
         for record in records:
             try:
                 samples.append(decode_sample(record.value, _content_type(record)))
             except DecodeError as exc:
                 output.bury(record, exc.reason, exc.detail)
-        outcome = self.engine.process(samples)
+            else:
+                arrived.append(record.arrived_ms)
+        outcome = self.engine.process(samples, arrived)
         output.counts += outcome.counts
         output.counts["windows"] += len(outcome.windows)
         output.say(outcome.alerts)
@@ -148,9 +155,16 @@ class SampleWorker:
         ]
         return output
 
+    def silence(self, now_ms: int) -> Output:
+        """Say which nodes were not heard of."""
+        output = Output()
+        output.say(self.engine.silence(now_ms))
+        return output
+
     def open_alerts(self) -> int:
         """Count the open episodes."""
-        return self.engine.gpus.open_count() + self.engine.nodes.open_count()
+        stages = (self.engine.gpus, self.engine.nodes, self.engine.pipeline)
+        return sum(stage.open_count() for stage in stages)
 
     def dump(self) -> tuple[dict[str, Any], dict[str, AnyArray]]:
         """Return the engine's state."""
@@ -178,6 +192,11 @@ class WindowWorker:
                 output.bury(record, exc.reason, exc.detail)
         output.say(self.tier.process(batches, caught_up=caught_up))
         return output
+
+    def silence(self, now_ms: int) -> Output:
+        """Say nothing: who is silent is seen where samples arrive."""
+        del now_ms
+        return Output()
 
     def open_alerts(self) -> int:
         """Count the open episodes."""

@@ -142,15 +142,17 @@ class Subject:
     job: str | None = None
     project: str | None = None
     rack: str | None = None
+    pipeline: str | None = None
 
     @property
     def entity(self) -> str:
-        """The identifying value of the scope; empty for a pipeline-wide alert."""
+        """The identifying value of the scope; of a pipeline the topic and partition."""
         chosen = {
             Scope.GPU: self.gpu_uuid,
             Scope.NODE: self.node,
             Scope.JOB: self.job,
             Scope.RACK: self.rack,
+            Scope.PIPELINE: self.pipeline,
         }.get(Scope(self.scope))
         return chosen or ""
 

@@ -162,8 +162,8 @@ class StaleValues:
         works = frame["gpu_utilization_ratio"] >= self.busy_utilization
         powered = frame["power_watts"] >= self.powered_watts
         counts = powered & np.isfinite(frame["energy_joules_total"])
-        must: BoolArray = np.isfinite(frame["power_watts"]) & (seen >= self.restless)
-        return np.logical_and(must, np.logical_or(works, counts))
+        there = (seen >= self.restless) & np.isfinite(frame["power_watts"])
+        return np.asarray(there & (works | counts), dtype=np.bool_)
 
     def explain(self, kind: str, row: RowView) -> Explanation:
         """Word what stands still and for how long."""
@@ -210,7 +210,7 @@ def _fold(frame: Frame) -> tuple[AnyArray, BoolArray]:
     mixed ^= mixed >> np.uint64(32)
     # Where a metric is offered by no node of a frame it must weigh as a gap does elsewhere.
     folded = np.where(there, mixed, np.uint64(0)).sum(axis=0, dtype=np.uint64)
-    answers: BoolArray = there.any(axis=0)
+    answers = np.asarray(there.any(axis=0), dtype=np.bool_)
     return folded.view(np.int64), answers
 
 

@@ -199,6 +199,10 @@ def rough_frames(seed: int) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
     words = list(CollectorState)
     for word, frame in zip(words[1:], nodes[10:], strict=False):
         frame.extra["collector_state"] = np.full(len(frame), float(words.index(word)))
+    for number, frame in enumerate(nodes):
+        silent = np.full(len(frame), 100.0 if 4 < number < 12 else 0.0)
+        frame.extra |= {"silent_seconds": silent, "arrival_seconds": silent - 40.0}
+        frame.extra |= {"silent_nodes": silent, "heard_nodes": np.full(len(frame), 200.0)}
     for frame in gpus:
         frame.extra["implausible_readings"][::3] = 2.0
     for frame in (*gpus, *nodes):
