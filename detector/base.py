@@ -48,6 +48,10 @@ class KindSpec:
         How long the condition must have ended before the alert resolves.
     latched
         Never resolves by itself: a hardware fact stands until reset.
+    scope
+        What an alert is about, if not what a row is. ``job``: the job of the row, or its node
+        where no job is known; the detector keeps the job's code in the state array
+        ``<kind>_job``, unchanged while the alert is open, and lets one row speak per job.
     """
 
     kind: str
@@ -57,6 +61,7 @@ class KindSpec:
     enter_samples: int = 1
     exit_seconds: float = 60.0
     latched: bool = False
+    scope: Scope | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +122,16 @@ class RowView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """An alert in words and numbers. ``summary`` is one sentence without the GPU's name."""
+    """An alert in words and numbers.
+
+    Parameters
+    ----------
+    summary
+        One sentence without the GPU's name.
+    end_reason, end_words
+        Why the alert ends, if this explanation is of its end: a word for machines, and what
+        stands after "has ended after 10 min: ". Without them the condition has ended.
+    """
 
     summary: str
     evidence: tuple[Evidence, ...]
@@ -125,6 +139,8 @@ class Explanation:
     action: Action
     next_steps: tuple[str, ...]
     unmeasured: tuple[str, ...] = ()
+    end_reason: str = "condition_ended"
+    end_words: str = ""
 
 
 class Detector(Protocol):

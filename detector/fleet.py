@@ -6,6 +6,7 @@ because its past belongs to another air path.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -19,14 +20,18 @@ from schemas.sample import CollectorState, GpuInventory, Inventory, JobRef, Node
 __all__ = ["FACTS", "Fleet", "GpuRow", "Layout", "NodeRow"]
 
 #: Numbers of a GPU's inventory that detectors may use as columns; NaN where unknown.
+#: ``nvlink_board`` is 1 where NVLink is part of the board, by the model's name.
 FACTS = (
     "slowdown_celsius",
     "shutdown_celsius",
     "max_operating_celsius",
     "nvlink_links",
+    "nvlink_board",
     "pcie_generation_max",
     "pcie_width_max",
 )
+# Boards whose NVLink is part of the board, unlike a PCIe card that may have a bridge.
+_NVLINK_BOARD = re.compile(r"SXM|HBM3|\bG?B[23]00\b|\bH200\b(?! NVL)|\bH20\b")
 
 _T = TypeVar("_T")
 _GPU_FIELDS = {
@@ -252,7 +257,7 @@ class Fleet:
         self.gpu_table["model"][row] = self._code(gpu.model)
         self.gpu_table["mig_parent"][row] = mig and not item.parent
         for name in FACTS:
-            fact = getattr(item, name)
+            fact = _nvlink_board(item) if name == "nvlink_board" else getattr(item, name)
             self.gpu_table[name][row] = np.nan if fact is None else fact
 
     def _take_jobs(self, node_row: int, sample: NodeSample) -> None:
@@ -317,6 +322,11 @@ def _known_fields(cls: type[_T], saved: dict[str, Any]) -> _T:
     """Make a row from what another version saved: its unknown facts are left out."""
     names = {f.name for f in fields(cls)}  # type: ignore[arg-type]  # both rows are dataclasses
     return cls(**{name: value for name, value in saved.items() if name in names})
+
+
+def _nvlink_board(item: GpuInventory) -> float | None:
+    """Return 1 for a board with NVLink of its own, 0 for another, None for an unknown model."""
+    return None if item.model is None else float(bool(_NVLINK_BOARD.search(item.model)))
 
 
 def sees_gpus(sample: NodeSample) -> bool:

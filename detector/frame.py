@@ -60,9 +60,9 @@ class Frame:
         In a frame of nodes: "family/kind" to (GPUs,), whether that alert of the GPU is open.
     extra
         Columns that are no metrics, by name, (n,) each: facts of the inventory
-        (:data:`detector.fleet.FACTS`), ``implausible_readings`` of this round and
-        ``implausible_metric`` (catalogue index of one of them) in a frame of GPUs;
-        ``expected_gpus``, ``known_gpus``, ``listed_gpus`` (by this message, partitions left
+        (:data:`detector.fleet.FACTS`), ``uptime_seconds`` of the node, ``implausible_readings``
+        of this round and ``implausible_metric`` (catalogue index of one of them) in a frame of
+        GPUs; ``expected_gpus``, ``known_gpus``, ``listed_gpus`` (by this message, partitions left
         out), ``collector_state`` (index into :class:`~schemas.sample.CollectorState`),
         ``nvml_error``, ``uptime_seconds``, ``message_seconds`` (between messages),
         ``silent_seconds`` (0 for a node that speaks) and ``arrival_seconds`` (from the event to

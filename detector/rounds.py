@@ -228,7 +228,9 @@ def _round(fleet: Fleet, parts: list[tuple[Block, int]]) -> Round:
         model=np.concatenate([layout.model[:size] for layout, size in layouts]),
         job=np.concatenate([layout.job[:size] for layout, size in layouts]),
         events=events,
-        extra=_facts(layouts) | {"implausible_readings": refused, "implausible_metric": culprit},
+        extra=_facts(layouts)
+        | {"uptime_seconds": np.repeat([block.uptime for block, _ in parts], sizes)}
+        | {"implausible_readings": refused, "implausible_metric": culprit},
     )
     nodes = _node_frame(fleet, parts, node_ts, fresh)
     nodes.events, nodes.members = unplaced, gpus

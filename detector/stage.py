@@ -23,6 +23,17 @@ _Kind = tuple[str, str]
 #: (family, kind) to the kinds on the same GPU that explain it, the likeliest first.
 CAUSES: dict[_Kind, tuple[_Kind, ...]] = {
     ("gpu_lost", "missing"): (("gpu_lost", "lost"),),
+    ("hardware_error", "xid"): (
+        ("gpu_lost", "lost"),
+        ("gpu_lost", "missing"),
+        ("hardware_error", "ecc_uncorrected"),
+    ),
+    ("hardware_error", "needs_reset"): (
+        ("gpu_lost", "lost"),
+        ("hardware_error", "ecc_uncorrected"),
+        ("hardware_error", "xid"),
+    ),
+    ("hardware_error", "row_remap"): (("hardware_error", "ecc_uncorrected"),),
     ("throttling", "hw_thermal"): (("thermal_fault", "peer_outlier"),),
     ("throttling", "sw_thermal"): (("thermal_fault", "peer_outlier"),),
 }

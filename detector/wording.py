@@ -33,6 +33,13 @@ _KIND_WORDS = {
     "lost": "loss of the GPU",
     "missing": "absence",
     "multivariate": "unusual behaviour",
+    "xid": "Xid report",
+    "ecc_uncorrected": "uncorrected memory errors",
+    "ecc_corrected_storm": "storm of corrected memory errors",
+    "row_remap": "memory repair",
+    "pcie_degraded": "narrow or slow PCIe link",
+    "nvlink": "NVLink trouble",
+    "needs_reset": "request for recovery",
 }
 _SEVERITIES = {severity.rank: severity for severity in Severity}
 
@@ -109,7 +116,7 @@ def alert_event(spoken: Spoken) -> AlertEvent:
         labels=spoken.labels,
         detector=DetectorRef(name=detector.name, version=detector.version),
     )
-    return _resolved(event, spoken) if resolved else event
+    return _resolved(event, spoken, said) if resolved else event
 
 
 def closing_event(
@@ -150,17 +157,18 @@ def closing_event(
     )
 
 
-def _resolved(event: AlertEvent, spoken: Spoken) -> AlertEvent:
+def _resolved(event: AlertEvent, spoken: Spoken, said: Explanation) -> AlertEvent:
     moved = spoken.transition
     ended = moved.ended_ms if moved.ended_ms is not None else moved.observed_ms
     words = kind_words(spoken.kind)
     lasted = _lasted((ended - moved.started_ms) / 1000.0)
+    why = f": {said.end_words}" if said.end_words else ""
     return replace(
         event,
         state=AlertState.RESOLVED,
         ended_at=rfc3339(ended),
-        end_reason="condition_ended",
-        summary=f"{subject_words(spoken.subject)}: {words} has ended after {lasted}.",
+        end_reason=said.end_reason,
+        summary=f"{subject_words(spoken.subject)}: {words} has ended after {lasted}{why}.",
     )
 
 

@@ -14,7 +14,7 @@ from detector.engine import Engine
 from detector.frame import Frame
 from schemas.alert import Scope
 from schemas.metrics import CATALOGUE, METRIC_INDEX, Kind
-from schemas.sample import CollectorState, GpuInventory, Inventory, JobRef, NodeSample
+from schemas.sample import CollectorState, GpuInventory, Inventory, JobRef, NodeSample, SampleEvent
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 GIB = 2.0**30
@@ -95,6 +95,8 @@ def rough(seed: int, *, nodes: int, gpus: int, ticks: int) -> dict[str, Floats]:
             grown = np.cumsum(rng.choice([0.0, 0.0, 1.0, 7.0], shape), axis=0)
             grown[ticks // 2 :, :, 0] = 0.0  # a reset
             values[metric.name] = grown
+    _imbalance(values)
+    _break_hardware(values, np.random.default_rng(seed + 1000))
     for column in values.values():
         column[rng.random(shape) < 0.1] = np.nan
     # GPUs without counters, and one whose readings fail for a while
@@ -119,6 +121,30 @@ def _badly_used(values: dict[str, Floats]) -> None:
     still = len(busy) // 3  # from then on a photograph
     for column in values.values():
         column[still:, 2, 4] = np.nan_to_num(column[still - 1, 2, 4], nan=1.0)
+
+
+def _imbalance(values: dict[str, Floats]) -> None:
+    """A slow GPU on the first node; on the second a hung rank, then everybody waits."""
+    power, busy = values["power_watts"], values["gpu_utilization_ratio"]
+    half, late = len(power) // 2, 3 * len(power) // 4
+    values["sm_clock_hertz"][:, 0, 2] *= 0.5
+    power[:, 0, 2] *= 0.8
+    power[half:, 1, :], busy[half:, 1, :] = 135.0, 1.0
+    values["memory_utilization_ratio"][half:, 1, :] = 0.0
+    power[half:late, 1, 3], busy[half:late, 1, 3] = 75.0, 0.0
+
+
+def _break_hardware(values: dict[str, Floats], rng: np.random.Generator) -> None:
+    """Storms of errors, lost links and lanes, repairs that wait or failed, cries for help."""
+    shape = values["power_watts"].shape
+    for name in ("ecc_corrected_total", "nvlink_errors_total"):
+        values[name] *= rng.choice([1.0, 500.0], (1, *shape[1:]))
+    values["nvlink_active_links"] = rng.choice([18.0, 12.0, 0.0], shape)
+    values["pcie_width_lanes"] = rng.choice([16.0, 8.0, 4.0], shape)
+    values["pcie_generation"] = rng.choice([5.0, 1.0], shape)
+    values["row_remap_pending"] = rng.choice([0.0, 1.0], shape)
+    values["row_remap_failed"] = rng.choice([0.0, 0.0, 1.0], shape)
+    values["recovery_action"] = rng.choice(np.arange(10.0), shape)
 
 
 def samples_of(values: dict[str, Floats], interval: float) -> list[NodeSample]:
@@ -199,6 +225,8 @@ def rough_frames(seed: int) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
     words = list(CollectorState)
     for word, frame in zip(words[1:], nodes[10:], strict=False):
         frame.extra["collector_state"] = np.full(len(frame), float(words.index(word)))
+    for frame in (*gpus[1:], *nodes[1:]):
+        frame.events = _some_events(frame, rng)
     for number, frame in enumerate(nodes):
         silent = np.full(len(frame), 100.0 if 4 < number < 12 else 0.0)
         frame.extra |= {"silent_seconds": silent, "arrival_seconds": silent - 40.0}
@@ -208,6 +236,19 @@ def rough_frames(seed: int) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
     for frame in (*gpus, *nodes):
         lock(frame)
     return tuple(gpus), tuple(nodes)
+
+
+def _some_events(frame: Frame, rng: np.random.Generator) -> tuple[tuple[int, SampleEvent], ...]:
+    """Xids of every class, several on one row, kernel lines, resets."""
+    found = []
+    for position in np.flatnonzero(rng.random(len(frame)) < 0.3).tolist():
+        ts = int(frame.ts[position])
+        code = int(rng.choice([13, 31, 45, 63, 74, 79, 94, 119, 145, 154, 99999]))
+        found.append((position, SampleEvent(ts=ts, kind="xid", xid=code, count=3)))
+        kind = str(rng.choice(["xid", "kernel", "gpu_returned", "driver_changed", "new_kind"]))
+        message = "NVRM: GPU 0000:41:00.0: GPU has fallen off the bus."
+        found.append((position, SampleEvent(ts=ts, kind=kind, message=message)))
+    return tuple(found)
 
 
 def lock(frame: Frame) -> None:

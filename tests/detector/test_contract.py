@@ -142,6 +142,7 @@ def test_a_missing_reading_neither_opens_nor_resolves_nor_changes_state(
             flags[dark] = False
         for column in blank.extra.values():
             column[dark] = np.nan
+        blank.events = tuple((at, event) for at, event in blank.events if not dark[at])
         step = detector.step(blank, state, quiet(detector, len(frame)))
         for kind, judged in step.judgements.items():
             said = judged.score[dark]
