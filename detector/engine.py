@@ -64,7 +64,10 @@ class Engine:
         chosen = tuple(detectors)
         self.fleet = Fleet()
         self.gpus = Stage(
-            (d for d in chosen if d.scope == Scope.GPU), self._gpu_subject, self._gpu_labels
+            (d for d in chosen if d.scope == Scope.GPU),
+            self._gpu_subject,
+            self._gpu_labels,
+            self._job_subject,
         )
         self.nodes = Stage(
             (d for d in chosen if d.scope == Scope.NODE), self._node_subject, self._node_labels
@@ -202,6 +205,12 @@ class Engine:
     def _gpu_subject(self, row: int, position: int, frame: Frame) -> Subject:
         job, project = self.fleet.jobs.get(int(frame.job[position]), (None, None))
         return _subject(self.fleet.gpus[row], job, project)
+
+    def _job_subject(self, code: int, member: Subject) -> Subject:
+        """Return the job as a subject, or the member's node where no job is known."""
+        job, project = self.fleet.jobs.get(code, (None, None))
+        scope = Scope.NODE if job is None else Scope.JOB
+        return Subject(scope=scope, node=member.node, job=job, project=project)
 
     def _node_subject(self, row: int, position: int, frame: Frame) -> Subject:
         del position, frame

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from detector.arrays import BoolArray, IntArray, StateTable, prefixed, unprefixed
-from detector.base import Detector, RowView, Step
+from detector.base import Detector, KindSpec, RowView, Step
 from detector.episodes import EPISODE_FIELDS, advance, firing_rows
 from detector.frame import Frame
 from detector.sparse import SparseTable
 from detector.wording import Spoken, alert_event, closing_event
-from schemas.alert import AlertEvent, Subject, fingerprint_of
+from schemas.alert import AlertEvent, Scope, Subject, fingerprint_of
 
 __all__ = ["CAUSES", "Stage"]
 
@@ -36,9 +36,29 @@ CAUSES: dict[_Kind, tuple[_Kind, ...]] = {
     ("hardware_error", "row_remap"): (("hardware_error", "ecc_uncorrected"),),
     ("throttling", "hw_thermal"): (("thermal_fault", "peer_outlier"),),
     ("throttling", "sw_thermal"): (("thermal_fault", "peer_outlier"),),
+    ("load_imbalance", "hang"): (("gpu_lost", "lost"), ("hardware_error", "xid")),
+    ("load_imbalance", "straggler"): (
+        ("gpu_lost", "lost"),
+        ("hardware_error", "xid"),
+        ("load_imbalance", "hang"),
+        ("throttling", "hw_thermal"),
+        ("throttling", "power_brake"),
+        ("throttling", "sw_thermal"),
+        ("throttling", "hw_slowdown"),
+        ("throttling", "power_limit_low"),
+        ("throttling", "clock_stuck_low"),
+        ("hardware_error", "pcie_degraded"),
+    ),
+    ("load_imbalance", "idle_member"): (
+        ("gpu_lost", "lost"),
+        ("load_imbalance", "hang"),
+        ("hardware_error", "xid"),
+        ("oom_precursor", "at_limit"),
+        ("oom_precursor", "leak"),
+    ),
 }
 # Causes are judged before what they cause, so that both may open in one frame.
-_ORDER = ("gpu_lost", "hardware_error", "telemetry", "thermal_fault")
+_ORDER = ("gpu_lost", "hardware_error", "telemetry", "thermal_fault", "oom_precursor", "throttling")
 
 
 class Stage:
@@ -52,6 +72,8 @@ class Stage:
         Row of the table and frame position to the subject of an alert.
     labels_of
         Row of the table to the labels of its node.
+    job_of
+        Code of a job and a subject on its node to the subject of an alert about the job.
     """
 
     def __init__(
@@ -59,7 +81,9 @@ class Stage:
         detectors: Iterable[Detector],
         subject_of: Callable[[int, int, Frame], Subject],
         labels_of: Callable[[int], dict[str, str]],
+        job_of: Callable[[int, Subject], Subject] = lambda _, subject: subject,
     ) -> None:
+        self._job_of = job_of
         self.detectors = sorted(detectors, key=_rank)
         self._subject_of = subject_of
         self._labels_of = labels_of
@@ -91,7 +115,7 @@ class Stage:
                     closing_event(
                         detector,
                         spec.kind,
-                        subjects[row],
+                        self._about(detector, spec, row, subjects[row]),
                         started_ms=int(was["onset"][i]),
                         ended_ms=at_ms,
                         seq=int(was["seq"][i]) + 1,
@@ -120,23 +144,30 @@ class Stage:
             for spec in detector.kinds:
                 episodes = self._episodes[detector.family, spec.kind]
                 for moved in advance(episodes, spec, frame, step.judgements[spec.kind]):
-                    spoken = self._spoken(detector, spec.kind, frame, step, moved)
+                    spoken = self._spoken(detector, spec, frame, step, moved)
                     events.append(alert_event(spoken))
         return events
 
     def _spoken(
-        self, detector: Detector, kind: str, frame: Frame, step: Step, moved: Any
+        self, detector: Detector, spec: KindSpec, frame: Frame, step: Step, moved: Any
     ) -> Spoken:
         subject = self._subject_of(moved.row, moved.position, frame)
+        subject = self._about(detector, spec, moved.row, subject)
         return Spoken(
             detector=detector,
-            kind=kind,
+            kind=spec.kind,
             transition=moved,
             row=RowView(frame, step, moved.position),
             subject=subject,
-            caused_by=self._cause(detector.family, kind, moved.row, subject),
+            caused_by=self._cause(detector.family, spec.kind, moved.row, subject),
             labels=self._labels_of(moved.row) or None,
         )
+
+    def _about(self, detector: Detector, spec: KindSpec, row: int, subject: Subject) -> Subject:
+        """Return what an alert is about: the row's own subject, or the job that it speaks for."""
+        if spec.scope != Scope.JOB:
+            return subject
+        return self._job_of(int(self._states[detector.name][f"{spec.kind}_job"][row]), subject)
 
     def _cause(self, family: str, kind: str, row: int, subject: Subject) -> str | None:
         """Fingerprint of the open alert on the same row that explains this one."""

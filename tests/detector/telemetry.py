@@ -14,7 +14,7 @@ from schemas.sample import GpuInventory, Inventory, JobRef, NodeSample
 
 T0 = 1_790_000_000_000
 MIB = 2.0**20
-Value = float | None | Sequence[Any]
+Value = float | None | Sequence[Any] | np.ndarray[Any, Any]
 
 
 def uuids(count: int) -> tuple[str, ...]:
