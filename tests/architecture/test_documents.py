@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from detector.cohort.multivariate import Multivariate
+from detector.registry import build
 from foreshock.config import Settings, load
 from foreshock.configtext import markdown_table, sample_toml
 from foreshock.docs import PAGES, with_generated
@@ -123,3 +125,16 @@ def test_make_help_lists_every_target() -> None:
     assert phony is not None
     for target in phony.group(1).split():
         assert f"make {target} " in shown
+
+
+def test_the_readme_lists_the_kinds_that_are_found() -> None:
+    """No more and no less than the detectors that are there."""
+    judged = [*build(), Multivariate()]
+    found = {f"{one.family}/{spec.kind}" for one in judged for spec in one.kinds}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme.split("## What it finds today")[1]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", section, flags=re.MULTILINE)
+    listed = {
+        f"{family}/{kind}" for family, kinds in rows for kind in re.findall(r"`(\w+)`", kinds)
+    }
+    assert listed == found
