@@ -56,6 +56,12 @@ CAUSES: dict[_Kind, tuple[_Kind, ...]] = {
         ("oom_precursor", "at_limit"),
         ("oom_precursor", "leak"),
     ),
+    ("inefficiency", "idle_allocated"): (
+        ("load_imbalance", "hang"),
+        ("hardware_error", "xid"),
+        ("oom_precursor", "at_limit"),
+        ("oom_precursor", "leak"),
+    ),
 }
 # Causes are judged before what they cause, so that both may open in one frame.
 _ORDER = ("gpu_lost", "hardware_error", "telemetry", "thermal_fault", "oom_precursor", "throttling")

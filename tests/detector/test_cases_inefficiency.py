@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from telemetry import MIB, T0, alerts_of, held, serious, telemetry
 
 from schemas.alert import AlertEvent, rfc3339
+from schemas.sample import SampleEvent
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +98,25 @@ def test_the_note_ends_when_work_begins() -> None:
     busy = np.where(np.arange(2000) < 1500, 0.0, 0.9)[:, None]
     states = [(a.kind, a.state) for a in at_work(busy, ticks=2000)]
     assert states == [("idle_allocated", "firing"), ("idle_allocated", "resolved")]
+
+
+def test_a_gpu_that_idles_after_an_xid_names_its_cause() -> None:
+    samples = telemetry(
+        {
+            "gpu_utilization_ratio": 0.0,
+            "memory_used_bytes": 60 * 1024 * MIB,
+            "memory_total_bytes": 80 * 1024 * MIB,
+        },
+        gpus=2,
+        ticks=held(20, 5),
+        interval=5,
+    )
+    fell = SampleEvent(ts=samples[1].ts[0], kind="xid", gpu="GPU-1", xid=79)
+    samples[1] = replace(samples[1], events=(fell,))
+    alerts = {(a.kind, a.subject.gpu_uuid): a for a in alerts_of(samples)}
+    cause = alerts["xid", "GPU-1"].fingerprint
+    assert alerts["idle_allocated", "GPU-1"].caused_by == cause
+    assert alerts["idle_allocated", "GPU-0"].caused_by is None
 
 
 # -- low_utilization -------------------------------------------------------------------------------
