@@ -16,7 +16,7 @@ from detector.arrays import BoolArray, Field, FloatArray
 from detector.base import Explanation, Judgement, KindSpec, RowView, Step, require_positive
 from detector.frame import Frame
 from detector.stats.errorrate import Storm, grown, growth_fields, storm, storm_fields
-from detector.stats.peers import block_view, peer_median, to_rows
+from detector.stats.peers import differing_peers
 from schemas.alert import Action, Evidence, Scope, Severity
 
 __all__ = ["DETECTOR", "NvLink"]
@@ -122,7 +122,7 @@ class NvLink:
         )
         active = frame["nvlink_active_links"]
         best = np.fmax(state["links"].astype(np.float64), np.minimum(active, _MOST))
-        peers = _peer_links(frame)
+        peers = differing_peers(active, frame.model, frame.blocks)
         due, witnessed = self._due(frame, best, peers)
         fewer = active < due
         links_score = np.where(np.isfinite(active), fewer.astype(np.float64), np.nan)
@@ -199,14 +199,6 @@ class NvLink:
                 "If the same link fails again, have the board, cable or switch examined.",
             ),
         )
-
-
-def _peer_links(frame: Frame) -> FloatArray:
-    """(n,) median of the active links of the other GPUs of the node with the same model."""
-    active = block_view(frame["nvlink_active_links"], frame.blocks, np.nan)
-    model = block_view(frame.model, frame.blocks, -2)
-    median, _ = peer_median(active, model[:, :, None] == model[:, None, :])
-    return to_rows(median, frame.blocks, len(frame))
 
 
 def _fact(frame: Frame, name: str) -> FloatArray:

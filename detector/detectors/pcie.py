@@ -15,7 +15,7 @@ import numpy as np
 from detector.arrays import BoolArray, Field, FloatArray
 from detector.base import Explanation, Judgement, KindSpec, RowView, Step
 from detector.frame import Frame
-from detector.stats.peers import block_view, peer_median, to_rows
+from detector.stats.peers import differing_peers
 from schemas.alert import Action, Evidence, Scope, Severity
 
 __all__ = ["DETECTOR", "Pcie"]
@@ -107,7 +107,10 @@ class Pcie:
         best_lanes, kept_lanes = _best(state["lanes"], lanes)
         _, kept_generation = _best(state["generation"], generation)
         peer_lanes, peer_generation = (
-            self._peers(frame, np.where(busy, column, np.nan)) for column in (lanes, generation)
+            differing_peers(
+                np.where(busy, column, np.nan), frame.model, frame.blocks, self.min_peers
+            )
+            for column in (lanes, generation)
         )
         most = np.fmax(np.fmax(best_lanes, peer_lanes), _fact(frame, "pcie_width_max"))
         top = np.fmax(
@@ -134,13 +137,6 @@ class Pcie:
                 "narrow": narrow.astype(np.float64),
             },
         )
-
-    def _peers(self, frame: Frame, values: FloatArray) -> FloatArray:
-        """(n,) median of the busy peers of the same model, NaN where they are too few."""
-        own = block_view(values, frame.blocks, np.nan)
-        model = block_view(frame.model, frame.blocks, -2)
-        median, count = peer_median(own, model[:, :, None] == model[:, None, :])
-        return to_rows(np.where(count >= self.min_peers, median, np.nan), frame.blocks, len(frame))
 
     def explain(self, kind: str, row: RowView) -> Explanation:
         """Word the lanes or the generation against what they should be."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from detector.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["alike_pairs", "block_view", "peer_median", "to_rows"]
+__all__ = ["alike_pairs", "block_view", "differing_peers", "peer_median", "to_rows"]
 
 
 def block_view(column: np.ndarray[Any, Any], blocks: IntArray, fill: float) -> FloatArray:
@@ -75,3 +75,37 @@ def peer_median(values: FloatArray, peers: BoolArray) -> tuple[FloatArray, IntAr
     pick = np.take_along_axis
     middle = 0.5 * (pick(spread, low[:, :, None], axis=2) + pick(spread, high[:, :, None], axis=2))
     return np.where(count > 0, middle[:, :, 0], np.nan), count
+
+
+def differing_peers(
+    values: FloatArray, model: IntArray, blocks: IntArray, min_peers: int = 1
+) -> FloatArray:
+    """Median of the same node's other GPUs of the same model, where it differs from one's own.
+
+    For quantities that are the same everywhere while all is well (lanes, links): then nothing is
+    sorted.
+
+    Returns
+    -------
+    ndarray
+        (n,); NaN where the median is the row's own value, and with fewer than ``min_peers``.
+
+    Examples
+    --------
+    >>> lanes, model = np.array([16.0, 8.0, 16.0]), np.zeros(3, dtype=np.int64)
+    >>> differing_peers(lanes, model, np.array([[0, 1, 2]]))
+    array([12., 16., 12.])
+    >>> differing_peers(np.full(3, 16.0), model, np.array([[0, 1, 2]]))
+    array([nan, nan, nan])
+    """
+    out = np.full(len(values), np.nan)
+    known = values[np.isfinite(values)]
+    if known.size == 0 or known.min() == known.max():
+        return out
+    same = block_view(model, blocks, -2)
+    median, count = peer_median(
+        block_view(values, blocks, np.nan), same[:, :, None] == same[:, None, :]
+    )
+    found = to_rows(np.where(count >= min_peers, median, np.nan), blocks, len(values))
+    out[:] = np.where((found != values) & np.isfinite(values), found, np.nan)
+    return out

@@ -31,7 +31,9 @@ def surprise(count: FloatArray, expected: FloatArray) -> FloatArray:
     >>> surprise(np.array([3.0, 100.0]), np.array([4.0, 1.0])).round(1)
     array([  0., 157.])
     """
-    safe = np.maximum(expected, 1e-12)
-    ratio = np.maximum(count / safe, 1.0)
-    bound = np.where(count > expected, count * (np.log(ratio) - 1.0) + safe, 0.0) / np.log(10.0)
-    return np.where(np.isnan(count) | np.isnan(expected), np.nan, np.maximum(bound, 0.0))
+    out = np.where(np.isnan(count) | np.isnan(expected), np.nan, 0.0)
+    over = np.flatnonzero(count > expected)
+    if over.size:  # hardly ever: most devices count nothing
+        seen, mean = count[over], np.maximum(expected[over], 1e-12)
+        out[over] = (seen * (np.log(seen / mean) - 1.0) + mean) / np.log(10.0)
+    return out
