@@ -18,7 +18,7 @@ from detector.base import Explanation, Judgement, KindSpec, RowView, Step, requi
 from detector.frame import Frame
 from detector.hangwords import explained
 from detector.stats.ewma import ewma
-from detector.stats.groups import Groups, groups_of
+from detector.stats.groups import Groups, comparable, groups_of
 from schemas.alert import Scope, Severity
 
 __all__ = ["DETECTOR", "Hang"]
@@ -176,7 +176,7 @@ class Hang:
         self, frame: Frame, state: Mapping[str, AnyArray], firing: Mapping[str, BoolArray]
     ) -> Step:
         """Score every GPU for the three kinds."""
-        present = _present(frame)
+        present = comparable(frame)
         groups = groups_of(frame, present)
         new = self._begin(frame, state, present, groups)
         sides = self._sides(frame, new, groups, present)
@@ -202,7 +202,8 @@ class Hang:
             firing["collective_hang"], state["collective_hang_job"], frame.job
         )
         severities = self._severities(new, certain)
-        columns = self._columns(frame, new, groups, sides)
+        wanted = any(holds.any() for holds in (*conditions.values(), *firing.values()))
+        columns = self._columns(frame, new, groups, sides, wanted=wanted)
         return Step(
             judgements={
                 kind: Judgement(
@@ -330,8 +331,10 @@ class Hang:
         new: Mapping[str, AnyArray],
         groups: Groups,
         sides: Mapping[str, BoolArray],
+        *,
+        wanted: bool,
     ) -> dict[str, AnyArray]:
-        """Numbers for the words; sorted only where somebody is idle or spins."""
+        """Numbers for the words; the medians only if some alert may be worded."""
         columns = {
             "base_watts": new["base"],
             "idle_seconds": new["idle_seconds"],
@@ -340,21 +343,19 @@ class Hang:
             "spinning": groups.size(sides["spins"] | sides["spins_low"]),
         }
         others = sides["part"] & ~sides["idle"]
-        columns["others_watts"], _ = groups.median(frame["power_watts"], others)
-        columns["others_busy_ratio"], _ = groups.median(frame["gpu_utilization_ratio"], others)
-        columns["others_base_watts"], _ = groups.median(new["base"], others)
+        told = {
+            "others_watts": frame["power_watts"],
+            "others_busy_ratio": frame["gpu_utilization_ratio"],
+            "others_base_watts": new["base"],
+        }
+        unknown = np.full(len(frame), np.nan)
+        for name, value in told.items():
+            columns[name] = groups.median(value, others)[0] if wanted else unknown
         return columns
 
     def explain(self, kind: str, row: RowView) -> Explanation:
         """Word who waits for whom, with the powers that show it."""
         return explained(kind, row, idle_seconds=self.idle_seconds)
-
-
-def _present(frame: Frame) -> BoolArray:
-    """(n,) rows whose readings can be compared; without a name the group needs the memory."""
-    grouped = (frame.job >= 0) | np.isfinite(frame["memory_used_bytes"])
-    read = np.isfinite(frame["power_watts"]) & np.isfinite(frame["gpu_utilization_ratio"])
-    return read & grouped & ~(frame.mig_parent | frame.mig_instance | frame.gone | frame.lost)
 
 
 def _speakers(

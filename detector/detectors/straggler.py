@@ -26,7 +26,7 @@ from detector.base import (
 )
 from detector.frame import Frame
 from detector.stats.ewma import ewma
-from detector.stats.groups import Groups, groups_of
+from detector.stats.groups import Groups, comparable, groups_of
 from schemas.alert import Action, Evidence, Scope, Severity
 
 __all__ = ["DETECTOR", "Straggler"]
@@ -170,7 +170,7 @@ class Straggler:
         self, frame: Frame, state: Mapping[str, AnyArray], firing: Mapping[str, BoolArray]
     ) -> Step:
         """Score every GPU by its lag behind its group."""
-        present = _present(frame)
+        present = comparable(frame)
         groups = groups_of(frame, present)
         new = self._smooth(frame, state, present, groups)
         working = present & (new["busy"] >= self.working_ratio)
@@ -334,13 +334,6 @@ _HOST: _Words = (
         "Profile one step of this rank beside a fast one to see where it waits.",
     ),
 )
-
-
-def _present(frame: Frame) -> BoolArray:
-    """(n,) rows whose readings can be compared; without a name the group needs the memory."""
-    grouped = (frame.job >= 0) | np.isfinite(frame["memory_used_bytes"])
-    read = np.isfinite(frame["power_watts"]) & np.isfinite(frame["gpu_utilization_ratio"])
-    return read & grouped & ~(frame.mig_parent | frame.mig_instance | frame.gone | frame.lost)
 
 
 def _against_group(

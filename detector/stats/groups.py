@@ -13,7 +13,7 @@ import numpy as np
 from detector.arrays import BoolArray, FloatArray, IntArray
 from detector.frame import Frame
 
-__all__ = ["Groups", "groups_of"]
+__all__ = ["Groups", "comparable", "groups_of"]
 
 _GIB = float(2**30)
 #: Without a job's name, GPUs whose memory differs by more than this do not run the same program:
@@ -35,11 +35,14 @@ class Groups:
         How many groups there are.
     node
         (n,) number of the row's node in the frame.
+    slot
+        (n,) place of the row in its group, from 0.
     """
 
     number: IntArray
     count: int
     node: IntArray
+    slot: IntArray
 
     def median(self, values: FloatArray, use: BoolArray) -> tuple[FloatArray, IntArray]:
         """Median over the rows in use of each row's group, and how many there are, (n,) each.
@@ -48,21 +51,22 @@ class Groups:
 
         Examples
         --------
-        >>> four = Groups(number=np.array([0, 0, 0, 1]), count=2, node=np.zeros(4, dtype=int))
-        >>> four.median(np.array([3.0, 1.0, 2.0, 9.0]), np.ones(4, dtype=bool))
+        >>> frame = Frame.of(metrics={}, ts=[0] * 4)
+        >>> frame.job[:] = [7, 7, 7, 8]
+        >>> everybody = np.ones(4, dtype=bool)
+        >>> groups_of(frame, everybody).median(np.array([3.0, 1.0, 2.0, 9.0]), everybody)
         (array([2., 2., 2., 9.]), array([3, 3, 3, 1]))
         """
         inside = use & (self.number >= 0) & np.isfinite(values)
-        group, value = self.number[inside], values[inside]
-        value = value[np.lexsort((value, group))]
+        group = self.number[inside]
         size = np.bincount(group, minlength=self.count)
-        start = np.cumsum(size) - size
-        last = max(len(value) - 1, 0)
-        low = np.minimum(start + np.maximum(size - 1, 0) // 2, last)
-        high = np.minimum(start + size // 2, last)
-        middle = np.full(self.count, np.nan)
-        if len(value):
-            middle = np.where(size > 0, 0.5 * (value[low] + value[high]), np.nan)
+        table = np.full((self.count, int(self.slot.max(initial=0)) + 1), np.inf)
+        table[group, self.slot[inside]] = values[inside]
+        table.sort(axis=1)
+        each = np.arange(self.count)
+        low = table[each, np.maximum(size - 1, 0) // 2]
+        high = table[each, np.minimum(size // 2, table.shape[1] - 1)]
+        middle = np.where(size > 0, 0.5 * (low + high), np.nan)
         return self.spread(middle, np.nan), self.spread(size, 0).astype(np.int64)
 
     def size(self, use: BoolArray) -> IntArray:
@@ -75,6 +79,13 @@ class Groups:
         """(n,) the value of each row's group; ``missing`` for rows without one."""
         padded = np.append(per_group.astype(np.float64), missing)
         return padded[self.number]
+
+
+def comparable(frame: Frame) -> BoolArray:
+    """(n,) whole GPUs that are read; without a job's name their group needs the memory."""
+    grouped = (frame.job >= 0) | np.isfinite(frame["memory_used_bytes"])
+    read = np.isfinite(frame["power_watts"]) & np.isfinite(frame["gpu_utilization_ratio"])
+    return read & grouped & ~(frame.mig_parent | frame.mig_instance | frame.gone | frame.lost)
 
 
 def groups_of(frame: Frame, use: BoolArray) -> Groups:
@@ -109,15 +120,31 @@ def groups_of(frame: Frame, use: BoolArray) -> Groups:
     memory = np.where(known, 0.0, np.nan_to_num(used))[at]
     limit = np.rint(np.nan_to_num(frame["power_limit_watts"], nan=-1.0))[at]
     codes = (limit, frame.model[at], frame.job[at], node[at])
-    order = np.lexsort((memory, *codes))
-    begins = np.zeros(len(at), dtype=bool)
+    begins = _begins(codes, memory)
+    steps = np.diff(codes[-1])
+    if begins.sum() > 1 + np.count_nonzero(steps) or (steps < 0).any():
+        # Several groups on some node, perhaps interleaved.
+        order = np.lexsort((memory, *codes))
+        at = at[order]
+        begins = _begins(tuple(code[order] for code in codes), memory[order])
+    ordinal = np.cumsum(begins) - 1
+    first = np.flatnonzero(begins)
+    number, slot = np.full(len(frame), -1, dtype=np.int64), np.zeros(len(frame), dtype=np.int64)
+    number[at] = ordinal
+    slot[at] = np.arange(len(at)) - first[ordinal]
+    return Groups(number=number, count=max(len(first), 1), node=node, slot=slot)
+
+
+def _begins(codes: tuple[FloatArray | IntArray, ...], memory: FloatArray) -> BoolArray:
+    """(m,) the row and the one before it do not belong together; the first one never does."""
+    begins = np.ones(len(memory), dtype=bool)
+    before, after = memory[:-1], memory[1:]
+    larger = np.maximum(before, after)
+    apart = np.abs(after - before) > np.maximum(_ALIKE_BYTES, _ALIKE_RATIO * larger)
     for code in codes:
-        begins[1:] |= code[order][1:] != code[order][:-1]
-    low, high = memory[order][:-1], memory[order][1:]
-    begins[1:] |= high - low > np.maximum(_ALIKE_BYTES, _ALIKE_RATIO * high)
-    number = np.full(len(frame), -1, dtype=np.int64)
-    number[at[order]] = np.cumsum(begins)
-    return Groups(number=number, count=int(begins.sum()) + 1, node=node)
+        apart |= code[1:] != code[:-1]
+    begins[1:] = apart
+    return begins
 
 
 def _node_of(frame: Frame) -> IntArray:
