@@ -37,8 +37,8 @@ def detector_sections() -> str:
 
 def _section(detector: Detector) -> str:
     kind_rows = [
-        f"| `{detector.family}/{spec.kind}` | {detector.scope} | {spec.enter_seconds:g} s, "
-        f"{spec.enter_samples} samples | {spec.exit_seconds:g} s |"
+        f"| `{detector.family}/{spec.kind}` | {spec.scope or detector.scope} | "
+        f"{spec.enter_seconds:g} s, {spec.enter_samples} samples | {spec.exit_seconds:g} s |"
         for spec in detector.kinds
     ]
     needs = ", ".join(f"`{name}`" for name in detector.needs) or "nothing but the list of GPUs"
