@@ -22,9 +22,17 @@ from detector.fleet import Fleet, GpuRow
 from detector.frame import Frame
 from detector.rounds import Block, block_of, rounds
 from detector.silence import NO_WALL_CLOCK, Silence, node_frame
-from detector.stage import Stage
+from detector.stage import NODE_CAUSES, Stage
 from detector.windows import WindowTable
-from schemas.alert import AlertEvent, AlertState, Scope, Subject, parse_time, rfc3339
+from schemas.alert import (
+    AlertEvent,
+    AlertState,
+    Scope,
+    Subject,
+    fingerprint_of,
+    parse_time,
+    rfc3339,
+)
 from schemas.sample import NodeSample
 from schemas.window import WindowBatch
 
@@ -179,11 +187,31 @@ class Engine:
         for step in rounds(self.fleet, blocks):
             self._grow()
             self._close_moved(outcome, int(step.nodes.ts[0]))
-            outcome.alerts += self.gpus.run(step.gpus)
+            found = self.gpus.run(step.gpus)
             step.nodes.members_open = self.gpus.open_now(step.gpus.rows)
-            outcome.alerts += self.nodes.run(step.nodes)
+            of_nodes = self.nodes.run(step.nodes)
+            # Nodes are judged after their GPUs, so only now is it known what a node explains.
+            outcome.alerts += self._explained_by_nodes(found) + of_nodes
             outcome.windows += self.windows.add(step.gpus)
             outcome.counts["gpu_samples"] += int((~step.gpus.gone).sum())
+
+    def _explained_by_nodes(self, alerts: list[AlertEvent]) -> list[AlertEvent]:
+        """Name the node's own alert as the cause of those of its GPUs that have no nearer one."""
+        return [
+            replace(alert, caused_by=self._node_cause(alert)) if alert.caused_by is None else alert
+            for alert in alerts
+        ]
+
+    def _node_cause(self, alert: AlertEvent) -> str | None:
+        causes = NODE_CAUSES.get((alert.family, alert.kind), ())
+        if not causes or alert.subject.node is None:
+            return None
+        row = self.fleet.node_of(alert.subject.node)
+        subject = Subject(scope=Scope.NODE, node=alert.subject.node)
+        return next(
+            (fingerprint_of(*cause, subject) for cause in causes if self.nodes.is_open(cause, row)),
+            None,
+        )
 
     def _grow(self) -> None:
         self.gpus.grow(len(self.fleet.gpus))

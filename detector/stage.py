@@ -15,11 +15,16 @@ from detector.sparse import SparseTable
 from detector.wording import Spoken, alert_event, closing_event
 from schemas.alert import AlertEvent, Scope, Subject, fingerprint_of
 
-__all__ = ["CAUSES", "Stage"]
+__all__ = ["CAUSES", "NODE_CAUSES", "Stage"]
 
 AnyArray = np.ndarray[Any, np.dtype[Any]]  # state arrays have many dtypes
 _Kind = tuple[str, str]
 
+_HOT: tuple[_Kind, ...] = (
+    ("thermal_fault", "runaway"),
+    ("thermal_fault", "degraded_cooling"),
+    ("thermal_fault", "peer_outlier"),
+)
 #: (family, kind) to the kinds on the same GPU that explain it, the likeliest first.
 CAUSES: dict[_Kind, tuple[_Kind, ...]] = {
     ("gpu_lost", "missing"): (("gpu_lost", "lost"),),
@@ -34,8 +39,12 @@ CAUSES: dict[_Kind, tuple[_Kind, ...]] = {
         ("hardware_error", "xid"),
     ),
     ("hardware_error", "row_remap"): (("hardware_error", "ecc_uncorrected"),),
-    ("throttling", "hw_thermal"): (("thermal_fault", "peer_outlier"),),
-    ("throttling", "sw_thermal"): (("thermal_fault", "peer_outlier"),),
+    ("thermal_fault", "near_limit"): _HOT,
+    ("throttling", "hw_thermal"): _HOT,
+    ("throttling", "sw_thermal"): _HOT,
+    ("throttling", "hw_slowdown"): _HOT,
+    ("oom_precursor", "fast_growth"): (("oom_precursor", "leak"),),
+    ("oom_precursor", "at_limit"): (("oom_precursor", "leak"), ("oom_precursor", "fast_growth")),
     ("load_imbalance", "hang"): (("gpu_lost", "lost"), ("hardware_error", "xid")),
     ("load_imbalance", "straggler"): (
         ("gpu_lost", "lost"),
@@ -62,6 +71,10 @@ CAUSES: dict[_Kind, tuple[_Kind, ...]] = {
         ("oom_precursor", "at_limit"),
         ("oom_precursor", "leak"),
     ),
+}
+#: (family, kind) of a GPU's alert to the kinds of its node that explain it.
+NODE_CAUSES: dict[_Kind, tuple[_Kind, ...]] = {
+    ("throttling", "power_brake"): (("throttling", "power_brake"),),
 }
 # Causes are judged before what they cause, so that both may open in one frame.
 _ORDER = ("gpu_lost", "hardware_error", "telemetry", "thermal_fault", "oom_precursor", "throttling")
@@ -178,10 +191,14 @@ class Stage:
     def _cause(self, family: str, kind: str, row: int, subject: Subject) -> str | None:
         """Fingerprint of the open alert on the same row that explains this one."""
         for cause in CAUSES.get((family, kind), ()):
-            episodes = self._episodes.get(cause)
-            if episodes is not None and firing_rows(episodes, np.array([row]))[0]:
+            if self.is_open(cause, row):
                 return fingerprint_of(*cause, subject)
         return None
+
+    def is_open(self, kind: tuple[str, str], row: int) -> bool:
+        """Tell whether an alert of (family, kind) is open on a row; False for an unknown kind."""
+        episodes = self._episodes.get(kind)
+        return episodes is not None and bool(firing_rows(episodes, np.array([row]))[0])
 
     def open_now(self, rows: IntArray) -> dict[str, BoolArray]:
         """Tell for each kind, named "family/kind", which of the rows have an open alert."""

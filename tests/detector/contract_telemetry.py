@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from contract_troubles import hot_and_held_back, open_alerts
 
 from detector.arrays import Field
 from detector.base import Detector, Explanation, KindSpec, RowView, Step
@@ -97,6 +98,7 @@ def rough(seed: int, *, nodes: int, gpus: int, ticks: int) -> dict[str, Floats]:
             values[metric.name] = grown
     _imbalance(values)
     _break_hardware(values, np.random.default_rng(seed + 1000))
+    hot_and_held_back(values)
     for column in values.values():
         column[rng.random(shape) < 0.1] = np.nan
     # GPUs without counters, and one whose readings fail for a while
@@ -233,6 +235,8 @@ def rough_frames(seed: int) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
         frame.extra |= {"silent_nodes": silent, "heard_nodes": np.full(len(frame), 200.0)}
     for frame in gpus:
         frame.extra["implausible_readings"][::3] = 2.0
+    for number, frame in enumerate(nodes):
+        frame.members_open = open_alerts(frame, seed + number)
     for frame in (*gpus, *nodes):
         lock(frame)
     return tuple(gpus), tuple(nodes)
