@@ -57,13 +57,25 @@ class Leak:
     lag_ratio
         How far below the fitted line the memory may now be, as a share of the rise. A model that
         was loaded in two minutes lies on its plateau while the line still points upwards.
+    rapid_horizon_seconds
+        Time to exhaustion on the fast scale that is critical, s; at least ten sampling
+        intervals.
+    rapid_r_squared, rapid_weight
+        How straight the fast rise must be, 0 to 1, over how many effective samples.
+    rapid_enter_seconds
+        How long the fast forecast must hold, s.
+    rapid_bytes_per_second
+        A rise faster than this is a model being loaded or a batch being set up: at twice the
+        rate 16 GiB are gone within a minute, and no alert would come in time.
     enter_seconds, exit_seconds
         How long the forecast must hold, or have ended, s.
 
     Notes
     -----
-    Capacity is ``total - reserved`` where the driver tells them apart; ``used`` of the older
-    memory call holds the reserved part already. Score: ``horizon / time to exhaustion``.
+    ``leak`` forecasts from the slow regression; ``fast_growth`` from the fast one, for growth
+    that fills the memory before the slow one has seen a straight line. Capacity is
+    ``total - reserved`` where the driver tells them apart; ``used`` of the older memory call holds
+    the reserved part already. Score: ``horizon / time to exhaustion``.
 
     References
     ----------
@@ -76,7 +88,7 @@ class Leak:
 
     >>> watch = Leak()
     >>> state = {name: spec.make(1) for name, spec in watch.fields().items()}
-    >>> off = {"leak": np.zeros(1, dtype=bool)}
+    >>> off = {kind.kind: np.zeros(1, dtype=bool) for kind in watch.kinds}
     >>> for minute in range(20):
     ...     used = (70 + 0.2 * minute) * 2**30
     ...     frame = Frame.of(
@@ -105,11 +117,16 @@ class Leak:
     step_ratio: float = 0.04
     continuing: float = 0.3
     lag_ratio: float = 0.05
+    rapid_horizon_seconds: float = 600.0
+    rapid_r_squared: float = 0.9
+    rapid_weight: float = 8.0
+    rapid_enter_seconds: float = 30.0
+    rapid_bytes_per_second: float = 0.15 * _GIB
     enter_seconds: float = 30.0
     exit_seconds: float = 300.0
 
     name: ClassVar[str] = "leak"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     family: ClassVar[str] = "oom_precursor"
     scope: ClassVar[Scope] = Scope.GPU
     peers: ClassVar[bool] = False
@@ -123,7 +140,7 @@ class Leak:
 
     @property
     def kinds(self) -> tuple[KindSpec, ...]:
-        """One kind; a score of 1 is exhaustion at the horizon."""
+        """Two scales of time; a score of 1 is exhaustion at the horizon."""
         return (
             KindSpec(
                 kind="leak",
@@ -131,6 +148,14 @@ class Leak:
                 exit=0.5,
                 enter_seconds=self.enter_seconds,
                 exit_seconds=self.exit_seconds,
+            ),
+            KindSpec(
+                kind="fast_growth",
+                enter=1.0,
+                exit=0.5,
+                enter_seconds=self.rapid_enter_seconds,
+                enter_samples=5,
+                exit_seconds=2.0 * self.fast_seconds,
             ),
         )
 
@@ -171,10 +196,17 @@ class Leak:
         score = np.where(usable, np.where(holds, horizon / left, 0.0), np.nan)
         critical = left <= self.critical_seconds
         severity = np.where(critical, Severity.CRITICAL.rank, Severity.WARNING.rank).astype(np.int8)
+        rapid, soon = self._rapid(frame, new, fast, usable)
+        urgent = np.full(len(frame), Severity.CRITICAL.rank, dtype=np.int8)
         return Step(
-            judgements={"leak": Judgement(score=score, severity=severity)},
+            judgements={
+                "leak": Judgement(score=score, severity=severity),
+                "fast_growth": Judgement(score=rapid, severity=urgent),
+            },
             state=new,
             columns={
+                "rapid_exhaustion_seconds": soon,
+                "rapid_bytes_per_hour": fast.slope() * _GIB * 3600.0,
                 "exhaustion_seconds": left,
                 "growth_bytes_per_hour": slope * 3600.0,
                 "capacity_bytes": capacity,
@@ -182,6 +214,27 @@ class Leak:
                 "age_seconds": new["age"],
             },
         )
+
+    def _rapid(
+        self, frame: Frame, new: Mapping[str, AnyArray], fast: Regression, usable: BoolArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """(n,) score of the fast forecast and seconds to exhaustion, infinite without growth."""
+        used, capacity = frame["memory_used_bytes"], _capacity(frame)
+        rate = fast.slope() * _GIB
+        grows = rate > 0.0
+        left = np.where(grows, (capacity - used) / np.where(grows, rate, 1.0), np.inf)
+        left = np.maximum(left, 1.0)
+        horizon = np.maximum(self.rapid_horizon_seconds, 10.0 * np.nan_to_num(frame.interval))
+        holds = (
+            (fast.r_squared() >= self.rapid_r_squared)
+            & (fast.weight >= self.rapid_weight)
+            & (rate <= self.rapid_bytes_per_second)
+            & (new["age"] >= self._min_age(new["base"], capacity))
+            & (used - new["base"] >= self.min_rise_bytes)
+            & (used >= self.min_fill * capacity)
+            & (fast.present() - used / _GIB <= self.lag_ratio * (used - new["base"]) / _GIB)
+        )
+        return np.where(usable, np.where(holds, horizon / left, 0.0), np.nan), left
 
     def _min_age(self, base: FloatArray, capacity: FloatArray) -> FloatArray:
         """(n,) seconds since the last step before a rise is believed."""
@@ -223,9 +276,10 @@ class Leak:
 
     def explain(self, kind: str, row: RowView) -> Explanation:
         """Word the growth: how fast, how full, how long it will last."""
-        del kind
+        scale = "" if kind == "leak" else "rapid_"
         used, capacity = row["memory_used_bytes"], row["capacity_bytes"]
-        rate, left = row["growth_bytes_per_hour"], row["exhaustion_seconds"]
+        rate_name = "growth_bytes_per_hour" if kind == "leak" else "rapid_bytes_per_hour"
+        rate, left = row[rate_name], row[f"{scale}exhaustion_seconds"]
         reserved = np.isfinite(row["memory_reserved_bytes"])
         # At the end of an alert the memory may have stopped growing.
         ends = _duration(left) if np.isfinite(left) else "no foreseeable time"
@@ -245,9 +299,11 @@ class Leak:
                 Evidence(metric="growth_bytes_per_hour", value=rate, unit="bytes/h"),
                 Evidence(
                     metric="exhaustion_seconds",
-                    value=row.value("exhaustion_seconds"),
+                    value=row.value(f"{scale}exhaustion_seconds"),
                     unit="s",
-                    expected_low=self.horizon_seconds,
+                    expected_low=(
+                        self.horizon_seconds if kind == "leak" else self.rapid_horizon_seconds
+                    ),
                 ),
                 Evidence(metric="memory_capacity_bytes", value=capacity, unit="bytes"),
             ),
