@@ -7,9 +7,9 @@ from typing import Any
 
 from collector.answers import Answers, read_fields, read_rows
 from collector.device import Call, Code, NvmlDoor, call, unsupported
-from schemas.pci import canonical_pci
 from collector.readings import MEMORY_ROWS, ROWS
 from schemas.errors import DeviceError
+from schemas.pci import canonical_pci
 from schemas.sample import GpuInventory, ThresholdKind
 
 __all__ = ["Gpu", "MigInstance"]

@@ -10,8 +10,8 @@ import pytest
 
 from collector.host import HostFiles
 from collector.nvml import NvmlSource
-from schemas.pci import canonical_pci
 from collector.source import Reading
+from schemas.pci import canonical_pci
 from tests.collector.fake_nvml import Err, FakeGpu, FakeNvml
 
 T0 = 1_790_000_000_000
