@@ -18,7 +18,11 @@ GPUS = 8
 _LEVELS = {
     "temperature_celsius": (60.0, 1.0),
     "power_watts": (600.0, 5.0),
+    "power_instant_watts": (600.0, 20.0),
     "power_limit_watts": (700.0, 0.0),
+    "power_default_limit_watts": (700.0, 0.0),
+    "temperature_margin_celsius": (27.0, 1.0),
+    "memory_temperature_celsius": (58.0, 1.0),
     "gpu_utilization_ratio": (0.97, 0.01),
     "memory_utilization_ratio": (0.5, 0.02),
     "memory_used_bytes": (60.0 * 2**30, 0.0),
@@ -50,7 +54,7 @@ def messages(nodes: int, ticks: int, seed: int = 1) -> Iterator[tuple[bytes, byt
 def _sample(rng: np.random.Generator, node: int, gpus: tuple[str, ...], tick: int) -> NodeSample:
     columns: dict[str, list[float | None]] = {}
     for name in METRICS:
-        level, noise = _LEVELS.get(name, (1.0, 0.0))
+        level, noise = _LEVELS.get(name, (0.0, 0.0))
         values = np.full(GPUS, level) if noise == 0.0 else rng.normal(level, noise, GPUS)
         columns[name] = [round(float(value), 2) for value in values]
     inventory = Inventory(
