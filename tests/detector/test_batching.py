@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from telemetry import MIB, telemetry
@@ -18,6 +19,9 @@ from detector.registry import build
 from schemas.alert import AlertEvent
 from schemas.sample import GpuInventory, Inventory, JobRef, NodeSample
 from schemas.window import WindowBatch
+
+# Ten thousand rounds of a few GPUs each, many times over.
+pytestmark = pytest.mark.timeout(600)
 
 Result = tuple[list[AlertEvent], list[WindowBatch]]
 

@@ -19,6 +19,9 @@ from collector.replay.source import ReplaySource
 from detector.pipeline import Pipeline
 from schemas.alert import AlertEvent
 
+# A recording has 4 514 readings, and other tests share the cores.
+pytestmark = pytest.mark.timeout(600)
+
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "hopper_sxm_x8_run_0317_0339.csv.gz"
 BASELINE = "hopper_sxm_x8_baseline_0341_0346.csv.gz"

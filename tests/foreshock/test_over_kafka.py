@@ -112,7 +112,7 @@ def replayed_in_process(recording: str, folder: Path) -> set[str]:
 
 @pytest.mark.kafka
 @pytest.mark.real_kafka
-@pytest.mark.timeout(420)  # six starts of Python and a recording, on two busy cores
+@pytest.mark.timeout(900)  # six starts of Python and a recording, on two busy cores
 def test_three_processes_over_kafka_give_the_alerts_of_a_replay(
     processes: Processes, receiver: Receiver, shared: Path, tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ def replayed(shared: Path, tmp_path: Path) -> tuple[str, dict[str, str]]:
     return recording, {one["alert_id"]: f"{one['family']}/{one['kind']}" for one in events}
 
 
-@pytest.mark.timeout(420)  # five starts of Python and a recording, on two busy cores
+@pytest.mark.timeout(900)  # five starts of Python and a recording, on two busy cores
 def test_three_processes_and_a_crash_give_the_alerts_of_a_replay(
     processes: Processes, replayed: tuple[str, dict[str, str]]
 ) -> None:
