@@ -299,7 +299,8 @@ def test_send_never_waits_and_says_when_it_is_full(stage: Stage) -> None:
     with pytest.raises(BusFullError, match="wait"):
         fill()
     assert len(took) >= 2_000
-    assert max(took) < 0.5  # a thread that has to wait for the processor, never for the broker
+    # Not the longest: a collection of garbage or a busy machine may stop any thread for once.
+    assert sorted(took)[int(0.999 * len(took))] < 0.5
     assert writer.flush(30) == 0
     writer.send(stage.topic, key=b"k", value=b"v")  # it takes again
     assert writer.flush(20) == 0
