@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import defaultdict
 from itertools import pairwise
@@ -296,11 +297,14 @@ def test_send_never_waits_and_says_when_it_is_full(stage: Stage) -> None:
             )
             took.append(time.monotonic() - started)
 
-    with pytest.raises(BusFullError, match="wait"):
-        fill()
+    gc.disable()  # 100 000 records make a collection take half a second, which is not a wait
+    try:
+        with pytest.raises(BusFullError, match="wait"):
+            fill()
+    finally:
+        gc.enable()
     assert len(took) >= 2_000
-    # Not the longest: a collection of garbage or a busy machine may stop any thread for once.
-    assert sorted(took)[int(0.999 * len(took))] < 0.5
+    assert max(took) < 0.5  # a thread that has to wait for the processor, never for the broker
     assert writer.flush(30) == 0
     writer.send(stage.topic, key=b"k", value=b"v")  # it takes again
     assert writer.flush(20) == 0

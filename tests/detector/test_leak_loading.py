@@ -41,6 +41,6 @@ def test_a_leak_in_steps_is_found(interval: float) -> None:
     """One GiB every two minutes: between the steps the memory lies below the line."""
     time = np.arange(0.0, 2800.0, interval)
     found = memory(55.0 + np.floor(time / 120.0), interval)
-    # Within ten minutes of the end it is fast growth too.
-    assert {family for family, _, _, _ in found} == {"oom_precursor"}
-    assert "leak" in {kind for _, kind, _, _ in found}
+    # Seen every 10 s the steps are straight enough for the fast scale too, near the end.
+    kinds = {"leak", "fast_growth"} if interval == 10 else {"leak"}
+    assert {(family, kind) for family, kind, _, _ in found} == {("oom_precursor", k) for k in kinds}
