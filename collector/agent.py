@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from bus.protocol import Bus
 from collector.batching import Batching, NodeBatcher
 from collector.clock import Clock, SystemClock, Ticker
+from collector.echoes import Echoes, Origin, placed_events
 from collector.health import sentence_of
 from collector.host import HostFiles
 from collector.metrics import CollectorMetrics
@@ -23,7 +24,7 @@ from collector.patient import PatientPublisher
 from collector.publishing import SamplePublisher
 from collector.reading import DirectReader, Reader, ThreadReader
 from collector.settings import CollectorSettings, SourceKind
-from collector.source import Reading, Source
+from collector.source import EventSource, JobSource, Reading, Source
 from collector.spool import Message, Spool
 from collector.truth import refuse_impossible
 from schemas.codec import encode, sample_headers
@@ -37,6 +38,7 @@ log = structlog.get_logger()
 _CLOSE_SECONDS = 5.0  # for the last messages, within the ten seconds a service has to end
 _FINISH_SECONDS = 60.0  # without any progress, at the end of a recording
 _POLL_SECONDS = 1.0  # delivery reports are looked at this often even between slow ticks
+_HEAR_SECONDS = 0.25  # and events so often: a hard fact does not wait for the next tick
 _STEP_MS = 1_000  # a wall clock this far from the beat was set, not merely drifting
 _ALIVE_INTERVALS = 3.0
 
@@ -61,6 +63,10 @@ class CollectorService:
         How the source is asked; by default in a thread of its own for NVML, directly otherwise.
     host
         Where the kernel keeps the boot id.
+    events
+        Tells of events beside the source: the kernel log. Closed when the service ends.
+    jobs
+        Knows which jobs use the GPUs; asked where the source itself does not.
     """
 
     name = "collector"
@@ -75,6 +81,8 @@ class CollectorService:
         clock: Clock | None = None,
         reader: Reader | None = None,
         host: HostFiles | None = None,
+        events: EventSource | None = None,
+        jobs: JobSource | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self._source = source
@@ -82,6 +90,10 @@ class CollectorService:
         self._settings = settings
         self._clock: Clock = clock or SystemClock()
         self._reader = reader
+        self._events = events
+        self._jobs = jobs
+        self._echoes = Echoes()
+        self._listed: dict[str, Reading] = {}
         self._metrics = CollectorMetrics(self.registry)
         self._topic = SAMPLES.full_name(prefix)
         self._dead_letters = DEAD_LETTERS.full_name(prefix)
@@ -142,6 +154,7 @@ class CollectorService:
             "nodes": len(self._batchers),
             "gpus": sum(list(self._gpus.values())),
             "spool_messages": waiting,
+            **({} if self._events is None else {"kernel_log": dict(self._events.health())}),
         }
 
     # -- live --------------------------------------------------------------------------------
@@ -167,6 +180,8 @@ class CollectorService:
         finally:
             self._publish(self._last_words(), publisher)
             publisher.close(_CLOSE_SECONDS, self._clock.unix_ms())
+            if self._events is not None:
+                self._events.close()
             self._let_go(reader)
 
     def _beat_until(
@@ -188,6 +203,7 @@ class CollectorService:
             self._beat = clock.monotonic()
             for reading in readings:
                 self._publish(self._admit(reading), publisher)
+            self._hear()
             publisher.step(clock.monotonic(), clock.unix_ms())
             if self._source.exhausted:
                 return
@@ -195,12 +211,14 @@ class CollectorService:
     def _sleep(self, due: float, stop: threading.Event, publisher: SamplePublisher) -> bool:
         """Wait for the tick, looking at delivery reports on long waits; True if told to stop."""
         clock = self._clock
+        piece = _POLL_SECONDS if self._events is None else _HEAR_SECONDS
         while True:
-            if clock.sleep_until(min(due, clock.monotonic() + _POLL_SECONDS), stop):
+            if clock.sleep_until(min(due, clock.monotonic() + piece), stop):
                 return True
             self._beat = clock.monotonic()
             if self._beat >= due:
                 return False
+            self._hear()
             publisher.step(clock.monotonic(), clock.unix_ms())
 
     def _collect(
@@ -215,7 +233,7 @@ class CollectorService:
             reader.begin(ts_ms)
         deadline = self._begun + self._settings.call_deadline_seconds
         try:
-            readings = reader.result(min(next_due, max(deadline, clock.monotonic())), stop)
+            readings = self._await(reader, min(next_due, max(deadline, clock.monotonic())), stop)
         except Exception:
             # A source promises not to raise. If it does all the same, the node must not fall
             # silent: the next tick is another attempt.
@@ -234,6 +252,34 @@ class CollectorService:
             log.info("driver_responds_again")
             readings = [replace(item, ts=max(ts_ms, item.ts)) for item in readings]
         return readings
+
+    def _await(self, reader: Reader, until: float, stop: threading.Event) -> list[Reading] | None:
+        """Wait for the readings; a driver that hangs must not keep the kernel's words back."""
+        if self._events is None:
+            return reader.result(until, stop)
+        while True:
+            now = self._clock.monotonic()
+            readings = reader.result(min(until, now + _HEAR_SECONDS), stop)
+            if readings is not None or stop.is_set() or self._clock.monotonic() >= until:
+                return readings
+            self._hear()
+
+    def _hear(self) -> None:
+        """Publish at once, without a reading of the GPUs, what the kernel tells."""
+        node = self._settings.node
+        if self._events is None or self._publisher is None or node not in self._batchers:
+            return
+        now = self._clock.unix_ms()
+        listed = self._listed.get(node) or Reading(node=node, ts=now)
+        heard = placed_events(self._events.poll(now), listed.inventory)
+        heard = self._echoes.admit(Origin.KERNEL, heard, now)
+        if heard:
+            self._last_ts = max(now, self._last_ts + 1)
+            reading = replace(
+                listed, ts=self._last_ts, values={}, status={}, state=self._state, events=heard
+            )
+            self._publish(self._batchers[node].add(reading), self._publisher)
+        self._events.settle()
 
     def _hanging(self, ts_ms: int, deadline: float) -> list[Reading]:
         if self._clock.monotonic() < deadline:
@@ -305,6 +351,7 @@ class CollectorService:
         self._set_state(reading.state)
         self._gpus[reading.node] = len(reading.gpus)
         self._last_ts = max(self._last_ts, reading.ts)
+        reading = self._complete(reading) if self._live else reading
         ready: list[NodeSample] = []
         batcher = self._batchers.get(reading.node)
         boot_id = getattr(self._source, "boot_id", None) or self._boot_id
@@ -318,6 +365,19 @@ class CollectorService:
                 started = SampleEvent(ts=reading.ts, kind=EventKind.COLLECTOR_STARTED)
                 reading = replace(reading, events=(started, *reading.events))
         return [*ready, *batcher.add(reading)]
+
+    def _complete(self, reading: Reading) -> Reading:
+        """Add the jobs, leave out what the kernel has told already, remember who is listed."""
+        if self._jobs is not None and reading.jobs is None and reading.gpus:
+            jobs = self._jobs.jobs(reading.ts, reading.gpus, reading.pids)
+            reading = replace(reading, jobs=jobs)
+        if self._events is not None and reading.events:
+            events = placed_events(reading.events, reading.inventory)
+            events = self._echoes.admit(Origin.DRIVER, events, reading.ts)
+            reading = replace(reading, events=events)
+        if reading.gpus:
+            self._listed[reading.node] = replace(reading, events=(), nvml_error=None)
+        return reading
 
     def _publish(self, samples: Iterable[NodeSample], publisher: SamplePublisher) -> None:
         for sample in samples:

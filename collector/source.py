@@ -7,12 +7,13 @@ clock of its own except where the readings carry their own time (recorded teleme
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from schemas.sample import CollectorState, Inventory, JobRef, SampleEvent
 
-__all__ = ["Reading", "Source"]
+__all__ = ["EventSource", "JobSource", "Reading", "Source"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,10 @@ class Reading:
         Jobs on the GPUs, or None where the source knows nothing of jobs.
     parents
         MIG UUID to UUID of the parent GPU.
+    pids
+        Process ids on each GPU as this node's own process table numbers them, by UUID; None
+        where the source knows nothing of processes. Never published as such: the agent asks
+        what jobs they belong to.
     """
 
     node: str
@@ -54,6 +59,7 @@ class Reading:
     inventory: Inventory = field(default_factory=Inventory)
     jobs: tuple[JobRef, ...] | None = None
     parents: dict[str, str] = field(default_factory=dict)
+    pids: Mapping[str, tuple[int, ...]] | None = None
 
 
 class Source(Protocol):
@@ -90,4 +96,64 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Let go of the driver or file."""
+        ...
+
+
+class EventSource(Protocol):
+    """Something beside the driver that tells what happens on this node: the kernel log.
+
+    It is asked several times a second from the agent's own thread and must never wait.
+    """
+
+    def poll(self, ts_ms: int) -> list[SampleEvent]:
+        """Return what happened since the last call.
+
+        Parameters
+        ----------
+        ts_ms
+            Now, unix milliseconds.
+
+        Returns
+        -------
+        list of SampleEvent
+            ``gpu`` may be left out where ``pci`` is known; the agent looks it up. Never raises
+            for a fault of the log: such a fault is a state.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Learn that all polled events were handed on: a restart need not read them again."""
+        ...
+
+    def health(self) -> Mapping[str, object]:
+        """Return ``state`` (a word) and ``detail`` (a sentence). Safe from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the log."""
+        ...
+
+
+class JobSource(Protocol):
+    """Knows which jobs use the GPUs of this node."""
+
+    def jobs(
+        self, ts_ms: int, gpus: tuple[str, ...], pids: Mapping[str, tuple[int, ...]] | None
+    ) -> tuple[JobRef, ...] | None:
+        """Return the jobs on these GPUs, or None where nothing can be known.
+
+        Parameters
+        ----------
+        ts_ms
+            Event time of the reading, unix milliseconds.
+        gpus
+            UUIDs of the reading.
+        pids
+            Process ids by UUID, or None where they are not known.
+
+        Returns
+        -------
+        tuple of JobRef or None
+            An empty tuple means that no job is there. Never raises.
+        """
         ...

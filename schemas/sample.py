@@ -6,6 +6,7 @@ nested ones. Missing is ``None`` here, null on the wire and NaN in arrays: never
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -52,6 +53,7 @@ class EventKind(StrEnum):
     """Things that happen at an instant rather than being measured at a tick."""
 
     XID = "xid"
+    SXID = "sxid"
     KERNEL = "kernel"
     GPU_LOST = "gpu_lost"
     GPU_RETURNED = "gpu_returned"
@@ -82,11 +84,15 @@ class SampleEvent:
     pci
         PCI address as read, if known.
     xid
-        Xid code, for ``kind == "xid"``.
+        Xid code, for ``kind == "xid"``; code of the NVSwitch, for ``kind == "sxid"``.
     count
         How many equal events this record stands for.
     message
         The line or the driver's words.
+    pid, process
+        The process that the line names: who happened to ask, not who is to blame.
+    gpu_instance, compute_instance
+        Numbers of the MIG partition that the line names.
     """
 
     ts: int
@@ -96,6 +102,10 @@ class SampleEvent:
     xid: int | None = None
     count: int = 1
     message: str | None = None
+    pid: int | None = None
+    process: str | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +227,7 @@ class NodeSample:
     seq: int
     ts: tuple[int, ...]
     gpu: tuple[str, ...]
-    m: dict[str, list[float | None]]
+    m: Mapping[str, list[float | None]]
     collector: CollectorStatus = field(default_factory=CollectorStatus)
     status: dict[str, dict[str, str]] = field(default_factory=dict)
     events: tuple[SampleEvent, ...] = ()
