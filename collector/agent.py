@@ -280,6 +280,9 @@ class CollectorService:
             )
             self._publish(self._batchers[node].add(reading), self._publisher)
         self._events.settle()
+        for event in heard:
+            self._metrics.kernel_events.labels(kind=event.kind).inc(event.count)
+        self._metrics.set_kernel_log(str(self._events.health().get("state")))
 
     def _hanging(self, ts_ms: int, deadline: float) -> list[Reading]:
         if self._clock.monotonic() < deadline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from collector.kernel.feed import FeedState
 from schemas.sample import CollectorState
 
 __all__ = ["CollectorMetrics"]
@@ -73,6 +74,18 @@ class CollectorMetrics:
         self.spool_bytes = Gauge(
             f"{prefix}_spool_bytes", "Bytes that wait for the bus.", registry=registry
         )
+        self.kernel_events = Counter(
+            f"{prefix}_kernel_events",
+            "Reports of the NVIDIA kernel module in the kernel log, by kind.",
+            ["kind"],
+            registry=registry,
+        )
+        self._kernel_log = Gauge(
+            f"{prefix}_kernel_log_state",
+            "1 for the state the kernel log is in; absent where none is read.",
+            ["state"],
+            registry=registry,
+        )
         self._state = Gauge(
             f"{prefix}_state",
             "1 for the state the collector is in, 0 for the others.",
@@ -80,6 +93,11 @@ class CollectorMetrics:
             registry=registry,
         )
         self.set_state(CollectorState.OK)
+
+    def set_kernel_log(self, state: str) -> None:
+        """Show this state of the kernel log, and no other."""
+        for known in FeedState:
+            self._kernel_log.labels(state=str(known)).set(1 if known == state else 0)
 
     def set_state(self, state: str) -> None:
         """Show this state, and no other."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from collector.kernel.settings import KernelLogSettings
 from collector.replay.settings import ReplaySettings
 from collector.simulated.settings import SimulatedSettings
 
@@ -118,6 +119,9 @@ class CollectorSettings(BaseModel):
     )
     spool: SpoolSettings = Field(
         default_factory=SpoolSettings, description="Where messages wait while the bus is away."
+    )
+    kernel: KernelLogSettings = Field(
+        default_factory=KernelLogSettings, description="The kernel log of this node."
     )
     simulated: SimulatedSettings = Field(
         default_factory=SimulatedSettings, description="The simulated fleet."

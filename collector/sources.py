@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collector.nvml import NvmlSource, load_pynvml
+from collector.kernel.settings import KernelLogUse
 from collector.settings import CollectorSettings, SourceKind
-from collector.source import Source
+from collector.source import EventSource, Source
 
-__all__ = ["open_source"]
+__all__ = ["open_events", "open_source"]
 
 
 def open_source(settings: CollectorSettings) -> Source:
@@ -28,4 +28,23 @@ def open_source(settings: CollectorSettings) -> Source:
         from collector.replay.source import ReplaySource  # noqa: PLC0415 - see above
 
         return ReplaySource(settings.replay)
+    from collector.nvml import NvmlSource, load_pynvml  # noqa: PLC0415 - see above
+
     return NvmlSource(load_pynvml(), node=settings.node, expected_gpus=settings.expected_gpus)
+
+
+def open_events(settings: CollectorSettings) -> EventSource | None:
+    """Open the kernel log if it is that of the GPUs which the source reads, or asked for.
+
+    A log that is missing or refused is a state that it reports, not an error.
+    """
+    use = settings.kernel.use
+    live = settings.source != SourceKind.REPLAY
+    wanted = use == KernelLogUse.ON or (
+        use == KernelLogUse.AUTO and settings.source == SourceKind.NVML
+    )
+    if not live or not wanted:
+        return None
+    from collector.kernel.log import open_kernel_log  # noqa: PLC0415 - see above
+
+    return open_kernel_log(settings.kernel)

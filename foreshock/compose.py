@@ -29,13 +29,14 @@ __all__ = ["SERVICES", "composed", "placed", "prepared_bus", "run_composed"]
 
 def _collector(settings: Settings, bus: Bus, source: Source | None) -> Service:
     from collector.agent import CollectorService
-    from collector.sources import open_source
+    from collector.sources import open_events, open_source
 
     return CollectorService(
         source if source is not None else open_source(settings.collector),
         bus,
         settings.collector,
         prefix=settings.bus.prefix,
+        events=open_events(settings.collector),
     )
 
 
@@ -76,7 +77,9 @@ def placed(settings: Settings) -> Settings:
     bus = bus.model_copy(update={"path": folder / "bus" / bus.path.expanduser()})
     spool_path = folder / "collector" / (collector.spool.path or Path("spool.sqlite")).expanduser()
     spool = collector.spool.model_copy(update={"path": spool_path})
-    collector = collector.model_copy(update={"spool": spool})
+    kernel_place = folder / "collector" / (collector.kernel.place or Path("kernel.json"))
+    kernel = collector.kernel.model_copy(update={"place": kernel_place})
+    collector = collector.model_copy(update={"spool": spool, "kernel": kernel})
     return settings.model_copy(update={"bus": bus, "collector": collector})
 
 
