@@ -1,4 +1,4 @@
-"""Troubles of heat, power and memory for the rough telemetry of the contract tests."""
+"""Troubles of heat, power and memory for the rough telemetry of the contract."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from detector.frame import Frame
 from detector.registry import build
 from schemas.alert import Scope
 
+__all__ = ["hot_and_held_back", "open_alerts"]
+
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def hot_and_held_back(values: dict[str, Floats]) -> None:
-    """On the first node: a runaway, a stuck clock, bare slowdown bits, a low limit, no margin."""
+    """On node 0 draw a runaway, a stuck clock, slowdown bits, a low limit, no margin."""
     ticks, nodes, gpus = values["power_watts"].shape
     if nodes < 3 or gpus < 5:
         return
@@ -33,7 +35,7 @@ def hot_and_held_back(values: dict[str, Floats]) -> None:
 
 
 def open_alerts(nodes: Frame, seed: int) -> dict[str, Any]:
-    """Flags for the GPUs of a frame of nodes: any alert may be open."""
+    """Draw flags for the GPUs of a frame of nodes: any alert may be open."""
     if nodes.members is None:
         return {}
     rng = np.random.default_rng(seed)
