@@ -1,21 +1,13 @@
 """The database behind the alert store: opening, migrating, transactions, errors in words.
 
-SQLite in WAL mode. Every write transaction begins with ``BEGIN IMMEDIATE``: with a deferred
-begin, a transaction that reads and then writes lost 979 of 2,400 to "database is locked" in our
-measurement, with an immediate one none.
-
-``synchronous`` is NORMAL: a power cut may take the last transactions, but they take the read
-offsets with them, so the alerts are read again from the bus; a lost "delivered" mark repeats a
-notification under the same id. Nothing is lost either way.
+The same code for SQLite and PostgreSQL; :mod:`api.storekinds` holds what differs.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,14 +18,14 @@ from alembic.migration import MigrationContext
 from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
-from schemas.errors import ConfigError, DataDirError, StoreError
+from api.storekinds import StoreKind, file_of, kind_of
+from schemas.errors import DataDirError, StoreError
 
-__all__ = ["Database", "RefusedRowError", "file_of"]
+__all__ = ["Database", "RefusedRowError", "file_of", "insert_of"]
 
-_BUSY_MS = 10_000
-_WRITE = "foreshock_write"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -42,21 +34,19 @@ class RefusedRowError(StoreError):
 
 
 class Database:
-    """One SQLite database. Safe to share between threads.
+    """One alert store. Safe to share between threads.
 
     Parameters
     ----------
-    path
-        Database file; its folder exists.
+    kind
+        SQLite file or PostgreSQL database.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.engine = sa.create_engine(
-            sa.URL.create("sqlite", database=str(path)), pool_size=8, max_overflow=40
-        )
-        sa.event.listen(self.engine, "connect", _prepare)
-        sa.event.listen(self.engine, "begin", _begin)
+    def __init__(self, kind: StoreKind) -> None:
+        self.kind = kind
+        self.engine = kind.engine()
+        self._reader = kind.reader(self.engine)
+        self._writer = kind.writer(self.engine)
 
     @classmethod
     def open(cls, url: str | None, data_dir: Path) -> Database:
@@ -65,7 +55,8 @@ class Database:
         Parameters
         ----------
         url
-            ``sqlite:///path``, or None for ``api/alerts.sqlite`` in the data directory.
+            ``sqlite:///path`` or ``postgresql://user:password@host/database``; None for
+            ``api/alerts.sqlite`` in the data directory.
         data_dir
             Data directory of this installation.
 
@@ -75,20 +66,10 @@ class Database:
             If the URL is of another kind.
         DataDirError
             If the disk is full or read-only, or the store was written by a newer foreshock.
+        StoreError
+            If the server cannot be reached.
         """
-        path = file_of(url, data_dir)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # SQLite gives its -wal and -shm files the mode of the database file. One that exists
-            # is not opened: closing it would drop the locks of this process's connections.
-            with suppress(FileExistsError):
-                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        except OSError as exc:
-            raise DataDirError(
-                f"The alert store {path} cannot be opened: {exc.strerror}. "
-                "Check the folder's owner and free space."
-            ) from exc
-        database = cls(path)
+        database = cls(kind_of(url, data_dir))
         try:
             database.migrate()
         except BaseException:
@@ -96,26 +77,37 @@ class Database:
             raise
         return database
 
+    @property
+    def path(self) -> Path | None:
+        """File of the store, or None if a server holds it."""
+        return self.kind.path
+
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
-        """Run a write transaction: committed at the end of the block, rolled back on an error."""
-        with (
-            _translated(self.path),
-            self.engine.connect().execution_options(**{_WRITE: True}) as connection,
-            connection.begin(),
-        ):
+        """Run a write transaction that may append to the event log, one at a time.
+
+        Committed at the end of the block, rolled back on an error.
+        """
+        with _translated(self.kind), self._writer.connect() as connection, connection.begin():
+            self.kind.lock_log(connection)
+            yield connection
+
+    @contextmanager
+    def write_beside(self) -> Iterator[sa.Connection]:
+        """Run a write transaction that leaves the event log alone; on PostgreSQL many at once."""
+        with _translated(self.kind), self._writer.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """Run a read transaction: one consistent view for the block."""
-        with _translated(self.path), self.engine.connect() as connection, connection.begin():
+        with _translated(self.kind), self._reader.connect() as connection, connection.begin():
             yield connection
 
     def check_writable(self) -> None:
         """Take and release the write lock. Raises StoreError or DataDirError if that fails."""
-        with self.write() as connection:
-            connection.execute(sa.text("UPDATE consumer SET next_offset = next_offset WHERE 0"))
+        with self.write_beside() as connection:
+            connection.execute(sa.text("UPDATE consumer SET next_offset = next_offset WHERE 1 = 0"))
 
     def check_schema(self) -> None:
         """Raise DataDirError if another foreshock has migrated the store beneath this one."""
@@ -128,11 +120,8 @@ class Database:
 
     def migrate(self) -> None:
         """Bring the schema to this version, one process at a time."""
-        with self.path.with_suffix(".lock").open("a") as lock:
-            os.fchmod(lock.fileno(), 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            with self.write() as connection:
-                _upgrade(connection, self.path)
+        with _translated(self.kind), self.kind.migration_lock(self.engine) as connection:
+            _upgrade(connection, self.kind.name)
 
     def revision(self) -> str | None:
         """Return the schema revision of the store."""
@@ -144,36 +133,10 @@ class Database:
         self.engine.dispose()
 
 
-def file_of(url: str | None, data_dir: Path) -> Path:
-    """Return the file of the store that ``url`` names. Raises ConfigError for any other URL."""
-    if url is None:
-        return data_dir / "api" / "alerts.sqlite"
-    try:
-        parsed = sa.make_url(url)
-    except SQLAlchemyError:
-        raise ConfigError("api.database is no database URL; write sqlite:///path") from None
-    if parsed.get_backend_name() != "sqlite" or not parsed.database or parsed.query:
-        raise ConfigError("api.database must be sqlite:///path: this version stores in SQLite only")
-    return Path(parsed.database)
-
-
-# Any: the DBAPI connection and its pool record are untyped in SQLAlchemy's event signatures.
-def _prepare(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # transactions are begun by _begin, not by the driver
-    cursor = connection.cursor()
-    for pragma in (
-        f"busy_timeout={_BUSY_MS}",
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        "foreign_keys=ON",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _begin(connection: sa.Connection) -> None:
-    immediate = connection.get_execution_options().get(_WRITE, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+# Any: the two Insert classes share their methods and no base that has them.
+def insert_of(connection: sa.Connection) -> Callable[[sa.Table], Any]:
+    """Return the ``insert`` of the connection's dialect: it knows ``ON CONFLICT``."""
+    return postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
 
 
 @cache
@@ -181,7 +144,7 @@ def _head() -> str:
     return ScriptDirectory(str(_MIGRATIONS)).get_current_head() or ""
 
 
-def _upgrade(connection: sa.Connection, path: Path) -> None:
+def _upgrade(connection: sa.Connection, name: str) -> None:
     script = ScriptDirectory(str(_MIGRATIONS))
     head = _head()
     current = MigrationContext.configure(connection).get_current_revision()
@@ -192,7 +155,7 @@ def _upgrade(connection: sa.Connection, path: Path) -> None:
             script.get_revision(current)
     except CommandError as exc:
         raise DataDirError(
-            f"The alert store {path} has schema {current}, newer than this foreshock, which knows "
+            f"The alert store {name} has schema {current}, newer than this foreshock, which knows "
             f"up to {head}. Run the newer foreshock, or give this one another data_dir."
         ) from exc
 
@@ -206,30 +169,13 @@ def _upgrade(connection: sa.Connection, path: Path) -> None:
 
 
 @contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _translated(kind: StoreKind) -> Iterator[None]:
     """Turn the driver's errors into sentences; they never carry SQL or parameters."""
     try:
         yield
-    except IntegrityError as exc:
-        raise RefusedRowError(f"The alert store refused a row: {exc.orig}") from exc
+    except (IntegrityError, DataError) as exc:
+        raise RefusedRowError(f"The alert store refused a row: {kind.refusal(exc)}") from exc
     except DBAPIError as exc:
-        raise _in_words(exc, path) from exc
+        raise kind.in_words(exc) from exc
     except sqlite3.Error as exc:
-        raise StoreError(f"The alert store {path} failed: {exc}") from exc
-
-
-def _in_words(exc: DBAPIError, path: Path) -> StoreError | DataDirError:
-    text = str(exc.orig)
-    if "disk is full" in text:
-        return DataDirError(
-            f"The disk that holds the alert store {path} is full. Free some space: nothing is "
-            "lost, reading goes on where it stopped."
-        )
-    if "readonly" in text or "read-only" in text:
-        return DataDirError(f"The alert store {path} is read-only. Check the file's owner.")
-    if "malformed" in text or "not a database" in text:
-        return DataDirError(
-            f"The alert store {path} is damaged ({text}). Move it away: a new one is filled from "
-            "the bus."
-        )
-    return StoreError(f"The alert store {path} failed: {text}")
+        raise StoreError(f"The alert store {kind.name} failed: {exc}") from exc

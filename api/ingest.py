@@ -14,10 +14,9 @@ from typing import Protocol
 
 import sqlalchemy as sa
 import structlog
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import SQLAlchemyError
 
-from api.database import Database, RefusedRowError
+from api.database import Database, RefusedRowError, insert_of
 from api.ledger import Ledger, check_storable
 from api.metrics import ApiMetrics
 from api.tables import consumer
@@ -35,12 +34,6 @@ _REPORT_SECONDS = 60.0
 _DEAD_LETTER_FLUSH_SECONDS = 5.0
 
 _log = structlog.get_logger(__name__)
-
-_INSERT = insert(consumer)
-_MOVE = _INSERT.on_conflict_do_update(
-    index_elements=["consumer_group", "topic", "partition"],
-    set_={"next_offset": _INSERT.excluded.next_offset},
-)
 
 
 class _Clock(Protocol):
@@ -83,7 +76,14 @@ class Positions:
             for place, offset in offsets.items()
         ]
         if rows:
-            connection.execute(_MOVE, rows)
+            new = insert_of(connection)(consumer)
+            connection.execute(
+                new.on_conflict_do_update(
+                    index_elements=["consumer_group", "topic", "partition"],
+                    set_={"next_offset": new.excluded.next_offset},
+                ),
+                rows,
+            )
 
 
 class AlertIngest:

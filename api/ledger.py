@@ -17,10 +17,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
+from api.database import insert_of
 from api.tables import DeliveryState, alert, delivery, event
 from schemas.alert import AlertEvent, AlertState, Severity, parse_time, rfc3339
 from schemas.codec import decode_alert, encode
@@ -139,7 +141,7 @@ class Ledger:
             shown = _superseded(new, later_ms)
             payload = encode(shown).decode()
             event_id = _log(connection, shown, payload, _API, now_ms) or event_id
-        connection.execute(_UPSERT, _row(shown, payload, started_ms, now_ms))
+        _upsert(connection, _row(shown, payload, started_ms, now_ms))
         if shown is new and _worth_telling(before, new):
             queued += self._queue(connection, new, _DETECTOR, event_id, now_ms)
         return Entry(event_id=event_id, deliveries=queued)
@@ -154,7 +156,7 @@ class Ledger:
             ended = _superseded(decode_alert(row.payload.encode()), started_ms)
             payload = encode(ended).decode()
             event_id = _log(connection, ended, payload, _API, now_ms)
-            connection.execute(_UPSERT, _row(ended, payload, row.started_ms, now_ms))
+            _upsert(connection, _row(ended, payload, row.started_ms, now_ms))
             if event_id is not None:
                 queued += self._queue(connection, ended, _API, event_id, now_ms)
         return queued
@@ -201,21 +203,34 @@ _LATER = sa.select(sa.func.min(alert.c.started_ms)).where(
     > sa.tuple_(sa.bindparam("started_ms"), sa.bindparam("id")),
 )
 _TOLD = sa.select(delivery.c.endpoint).where(delivery.c.alert_id == sa.bindparam("id")).distinct()
-_LOG = (
-    insert(event)
-    .on_conflict_do_nothing(index_elements=["alert_id", "seq", "origin"])
-    .returning(event.c.id)
-)
-_INSERT_ALERT = insert(alert)
-_UPSERT = _INSERT_ALERT.on_conflict_do_update(
-    index_elements=["alert_id"],
-    set_={
-        column.name: _INSERT_ALERT.excluded[column.name]
-        for column in alert.columns
-        if column.name not in {"alert_id", "received_ms"}
-    },
-    where=_INSERT_ALERT.excluded.seq >= alert.c.seq,
-)
+
+
+# Any: the insert functions of the two dialects share no type, see insert_of.
+@cache
+def _log_statement(insert: Any) -> Any:
+    return (
+        insert(event)
+        .on_conflict_do_nothing(index_elements=["alert_id", "seq", "origin"])
+        .returning(event.c.id)
+    )
+
+
+@cache
+def _upsert_statement(insert: Any) -> Any:
+    new = insert(alert)
+    return new.on_conflict_do_update(
+        index_elements=["alert_id"],
+        set_={
+            column.name: new.excluded[column.name]
+            for column in alert.columns
+            if column.name not in {"alert_id", "received_ms"}
+        },
+        where=new.excluded.seq >= alert.c.seq,
+    )
+
+
+def _upsert(connection: sa.Connection, row: dict[str, object]) -> None:
+    connection.execute(_upsert_statement(insert_of(connection)), row)
 
 
 def _log(
@@ -231,7 +246,10 @@ def _log(
         "received_ms": now_ms,
         "payload": payload,
     }
-    return connection.execute(_LOG, row).scalar_one_or_none()
+    found: int | None = connection.execute(
+        _log_statement(insert_of(connection)), row
+    ).scalar_one_or_none()
+    return found
 
 
 def _later_episode(connection: sa.Connection, new: AlertEvent, started_ms: int) -> int | None:

@@ -170,7 +170,8 @@ class ApiSettings(BaseModel):
     )
     database: SecretStr | None = Field(
         default=None,
-        description="Store: sqlite:///path; by default api/alerts.sqlite in the data directory.",
+        description="Store: sqlite:///path or postgresql://user:password@host/database; by default "
+        "api/alerts.sqlite in the data directory.",
     )
     group: str = Field(
         default="foreshock-api", min_length=1, description="Consumer group on the bus."

@@ -22,6 +22,9 @@ __all__ = [
 
 metadata = sa.MetaData()
 
+# SQLite counts rows by itself only in a column declared INTEGER, which has 64 bits there.
+ROW_ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
 
 class DeliveryState:
     """Life of one notification."""
@@ -75,8 +78,8 @@ alert = sa.Table(
 event = sa.Table(
     "event",
     metadata,
-    # BigInteger would lose SQLite's rowid alias; ids are never used twice, so a stream can resume.
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    # Ids are never used twice, so a stream can resume.
+    sa.Column("id", ROW_ID, primary_key=True, autoincrement=True),
     sa.Column("alert_id", sa.String(36), nullable=False),
     sa.Column("seq", sa.BigInteger, nullable=False),
     # "detector", or "api" for what the store concluded itself (superseded).
@@ -105,9 +108,9 @@ endpoint = sa.Table(
 delivery = sa.Table(
     "delivery",
     metadata,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("id", ROW_ID, primary_key=True, autoincrement=True),
     sa.Column("endpoint", sa.String(64), nullable=False),
-    sa.Column("event_id", sa.Integer, sa.ForeignKey("event.id"), nullable=False),
+    sa.Column("event_id", ROW_ID, sa.ForeignKey("event.id"), nullable=False),
     sa.Column("alert_id", sa.String(36), nullable=False),
     sa.Column("webhook_id", sa.String(64), nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
@@ -129,8 +132,8 @@ delivery = sa.Table(
 attempt = sa.Table(
     "attempt",
     metadata,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("delivery_id", sa.Integer, sa.ForeignKey("delivery.id"), nullable=False),
+    sa.Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    sa.Column("delivery_id", ROW_ID, sa.ForeignKey("delivery.id"), nullable=False),
     sa.Column("number", sa.Integer, nullable=False),
     sa.Column("started_ms", sa.BigInteger, nullable=False),
     sa.Column("duration_ms", sa.Integer, nullable=False),

@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from api.database import file_of
+from api.database import Database, file_of
+from api.storekinds import kind_of
 from bus import open_bus
 from collector.source import Reading
 from collector.sources import open_source
@@ -253,7 +254,11 @@ def check_store(loaded: Loaded) -> Result:
     try:
         file = file_of(url.get_secret_value() if url else None, loaded.settings.data_dir)
     except ForeshockError as exc:
-        return _fail(name, str(exc), "Set api.database to sqlite:///path, or leave it out.")
+        return _fail(
+            name, str(exc), "Set api.database to sqlite:///path or postgresql://…, or leave it out."
+        )
+    if file is None:
+        return _store_server(name, url.get_secret_value() if url else "", loaded)
     if _nearest_existing(file) != file:
         return _ok(name, f"{file} will be created by the api")
     try:
@@ -268,6 +273,19 @@ def check_store(loaded: Loaded) -> Result:
     except (sqlite3.Error, TypeError) as exc:
         return _fail(name, f"{file}: {exc}", "Check its owner; move it away if it is damaged.")
     return _ok(name, f"{file}, schema {revision}")
+
+
+def _store_server(name: str, url: str, loaded: Loaded) -> Result:
+    """Ask the server that holds the alert store; nothing is created or migrated."""
+    kind = kind_of(url, loaded.settings.data_dir)
+    database = Database(kind)
+    try:
+        revision = database.revision()
+    except ForeshockError as exc:
+        return _fail(name, str(exc), "Check the server, its database and api.database.")
+    finally:
+        database.close()
+    return _ok(name, f"{kind.name}, schema {revision or 'to be created by the api'}")
 
 
 def check_clock(_loaded: Loaded) -> Result:

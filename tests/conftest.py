@@ -18,6 +18,7 @@ from kafka_broker import (  # noqa: E402, F401 - fixtures that every test may as
     real_kafka,
     topic_prefix,
 )
+from postgres_server import postgres  # noqa: E402, F401 - a fixture that every test may ask for
 
 
 @pytest.fixture(scope="session")

@@ -119,7 +119,7 @@ class Outbox:
             Unix milliseconds.
         """
         claims: list[Claim] = []
-        with self._database.write() as connection:
+        with self._database.write_beside() as connection:
             connection.execute(_RETURN_LAPSED, {"now": now_ms})
             for name, free in room.items():
                 wanted = min(free, limit - len(claims))
@@ -159,7 +159,7 @@ class Outbox:
 
     def renew(self, ids: Collection[int], now_ms: int) -> None:
         """Keep the leases of attempts that are still under way."""
-        with self._database.write() as connection:
+        with self._database.write_beside() as connection:
             self._lease(connection, ids, now_ms)
 
     def finish(
@@ -176,7 +176,7 @@ class Outbox:
         if decision.done or decision.dead:
             state = DeliveryState.DONE if decision.done else DeliveryState.DEAD
         permanent = outcome.verdict is Verdict.PERMANENT
-        with self._database.write() as connection:
+        with self._database.write_beside() as connection:
             connection.execute(
                 sa.insert(attempt).values(
                     delivery_id=claim.id,
@@ -205,7 +205,7 @@ class Outbox:
 
     def release(self) -> None:
         """Give back every lease of this process: at its end."""
-        with self._database.write() as connection:
+        with self._database.write_beside() as connection:
             connection.execute(
                 sa.update(delivery)
                 .where(delivery.c.state == DeliveryState.LEASED, delivery.c.lease_by == self._owner)
@@ -237,6 +237,8 @@ _DUE = (
     # As the index has it: sorting a long queue by id would read all of it for each claim.
     .order_by(delivery.c.next_at_ms, delivery.c.id)
     .limit(sa.bindparam("wanted"))
+    # PostgreSQL: what another process is claiming at this moment is its own. SQLite has one writer.
+    .with_for_update(of=delivery, skip_locked=True)
 )
 _RETURN_LAPSED = (
     sa.update(delivery)

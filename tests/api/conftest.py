@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import structlog
 
 from api.database import Database
 from api.service import ApiService
@@ -94,6 +95,19 @@ def _wait_until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
             return found
         time.sleep(0.02)
     pytest.fail(f"not within {seconds} s: {condition}")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _plain_tracebacks() -> None:
+    """Rich's tracebacks with all locals take ten seconds where a whole application is local."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.dev.ConsoleRenderer(
+                colors=False, exception_formatter=structlog.dev.plain_traceback
+            ),
+        ]
+    )
 
 
 @dataclass
@@ -266,11 +280,43 @@ def api(tmp_path: Path, bus: MemoryBus) -> Iterator[Running]:
         yield running
 
 
+def _migrate(url: str) -> None:
+    Database.open(url, Path("/nonexistent")).close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """What ``api.database`` says: both kinds of store, one after the other, each fresh."""
+    if request.param == "sqlite":
+        yield None
+        return
+    server = request.getfixturevalue("postgres")
+    url = server.create_migrated(_migrate)
+    yield url
+    server.drop(url)
+
+
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
+def database(tmp_path: Path, store_url: str | None) -> Iterator[Database]:
+    """A store of each kind."""
+    found = Database.open(store_url, tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def sqlite_database(tmp_path: Path) -> Iterator[Database]:
+    """A store for what only SQLite does."""
     found = Database.open(None, tmp_path)
     yield found
     found.close()
+
+
+@pytest.fixture
+def each_api(tmp_path: Path, bus: MemoryBus, store_url: str | None) -> Iterator[Running]:
+    """A running api over each kind of store."""
+    with _running_api(tmp_path, bus, database=store_url) as running:
+        yield running
 
 
 # Plain functions as fixtures: test files cannot import from here (import-mode=importlib).

@@ -208,7 +208,7 @@ def test_the_store_itself_refuses_a_second_open_alert_of_a_fingerprint(
 ) -> None:
     """The promise does not rest on the ledger alone."""
     record(database, [make_event()])
-    with pytest.raises(Exception, match="UNIQUE"), database.write() as connection:
+    with pytest.raises(Exception, match=r"(?i)unique"), database.write() as connection:
         connection.execute(
             sa.text(
                 "INSERT INTO alert SELECT 'other', fingerprint, seq, state, severity, "

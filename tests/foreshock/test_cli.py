@@ -175,7 +175,7 @@ def test_a_taken_port_ends_the_demo_in_the_same_way(
         ("[collector]\nhost = '0.0.0.0'\n", "collector.api_key is not set"),
         ("[detector.parameters.leek]\n", "Did you mean 'leak'?"),
         ("[detector.parameters.leak]\nslop = 1\n", "has no parameter 'slop'"),
-        ("[api]\ndatabase = 'mysql://x/y'\n", "api.database must be sqlite:///path"),
+        ("[api]\ndatabase = 'mysql://x/y'\n", "api.database names no store"),
         (
             "[[api.endpoints]]\nname = 'a'\nurl = 'https://a.example/'\nsecret_file = 'gone'\n",
             "secret_file of endpoint 'a' cannot be used",

@@ -113,7 +113,7 @@ def test_a_taken_port_is_a_warning(loaded: LoadedWith) -> None:
     ("variable", "value", "words"),
     [
         ("DETECTOR__HOST", "0.0.0.0", "detector.api_key is not set"),
-        ("API__DATABASE", "postgresql://db/alerts", "api.database must be sqlite:///path"),
+        ("API__DATABASE", "mysql://db/alerts", "api.database names no store"),
         ("DETECTOR__DISABLED", "leek", "no detector 'leek'"),
         ("API__PORT", "8602", "detector.port and api.port are both 8602"),
     ],

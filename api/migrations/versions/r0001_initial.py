@@ -12,6 +12,8 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+_ROW_ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
 
 def upgrade() -> None:
     """Create every table and index."""
@@ -74,7 +76,7 @@ def _alerts() -> None:
 def _events() -> None:
     op.create_table(
         "event",
-        sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+        sa.Column("id", _ROW_ID, primary_key=True, autoincrement=True),
         sa.Column("alert_id", sa.String(36), nullable=False),
         sa.Column("seq", sa.BigInteger, nullable=False),
         sa.Column("origin", sa.String(16), nullable=False),
@@ -100,9 +102,9 @@ def _events() -> None:
 def _deliveries() -> None:
     op.create_table(
         "delivery",
-        sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+        sa.Column("id", _ROW_ID, primary_key=True, autoincrement=True),
         sa.Column("endpoint", sa.String(64), nullable=False),
-        sa.Column("event_id", sa.Integer, sa.ForeignKey("event.id"), nullable=False),
+        sa.Column("event_id", _ROW_ID, sa.ForeignKey("event.id"), nullable=False),
         sa.Column("alert_id", sa.String(36), nullable=False),
         sa.Column("webhook_id", sa.String(64), nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
@@ -122,8 +124,8 @@ def _deliveries() -> None:
     op.create_index("ix_delivery_order", "delivery", ["endpoint", "alert_id", "id"])
     op.create_table(
         "attempt",
-        sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
-        sa.Column("delivery_id", sa.Integer, sa.ForeignKey("delivery.id"), nullable=False),
+        sa.Column("id", _ROW_ID, primary_key=True, autoincrement=True),
+        sa.Column("delivery_id", _ROW_ID, sa.ForeignKey("delivery.id"), nullable=False),
         sa.Column("number", sa.Integer, nullable=False),
         sa.Column("started_ms", sa.BigInteger, nullable=False),
         sa.Column("duration_ms", sa.Integer, nullable=False),
