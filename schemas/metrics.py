@@ -125,6 +125,86 @@ def _state(
     )
 
 
+def _rate(name: str, source: str, en: str, zh: str) -> Metric:
+    # The fastest link of today moves 1.8 TB/s.
+    return _gauge(name, source, en, zh, "bytes/s", high=1e13, resolution=2.0**20)
+
+
+def _extremes(
+    name: str, unit: str, ring: str, en: str, zh: str, words: str, high: float, resolution: float
+) -> tuple[Metric, ...]:
+    """Lowest, mean and highest of the driver's own samples since the last reading."""
+    source = f"nvmlDeviceGetSamples NVML_{ring}"
+    return tuple(
+        _gauge(
+            f"{name}_{which}_{unit}",
+            source,
+            f"{en}, {english} between readings",
+            f"{zh}（{chinese}）",
+            words,
+            high=high,
+            resolution=resolution,
+        )
+        for which, english, chinese in (
+            ("lowest", "lowest", "最低"),
+            ("mean", "mean", "平均"),
+            ("highest", "highest", "最高"),
+        )
+    )
+
+
+def _clocks() -> tuple[Metric, ...]:
+    rows = (
+        ("graphics_clock_hertz", "nvmlDeviceGetClockInfo GRAPHICS", "Graphics clock", "图形频率"),
+        ("video_clock_hertz", "nvmlDeviceGetClockInfo VIDEO", "Video clock", "视频频率"),
+        (
+            "memory_clock_max_hertz",
+            "nvmlDeviceGetMaxClockInfo MEM",
+            "Memory clock, maximum",
+            "显存最高频率",
+        ),
+    )
+    return tuple(
+        _gauge(name, f"{source} (MHz)", en, zh, "Hz", high=2.0e10, resolution=15e6)
+        for name, source, en, zh in rows
+    )
+
+
+def _remap_banks() -> tuple[Metric, ...]:
+    """Memory banks by how many spare rows they have left: the margin before a remap fails."""
+    return tuple(
+        _state(
+            f"row_remap_banks_{left}",
+            f"nvmlDeviceGetRowRemapperHistogram.{left}",
+            f"Memory banks with {words} spare rows",
+            f"备用行{chinese}的显存组",
+            high=float(2**20),
+        )
+        for left, words, chinese in (
+            ("max", "all", "全满"),
+            ("high", "many", "较多"),
+            ("partial", "some", "部分"),
+            ("low", "few", "较少"),
+            ("none", "no", "用尽"),
+        )
+    )
+
+
+def _ecc_by_location() -> tuple[Metric, ...]:
+    return tuple(
+        _counter(
+            f"ecc_{kind}_{place}{'_aggregate' if lifetime else ''}_total",
+            f"nvmlDeviceGetMemoryErrorCounter {kind}, "
+            f"{'aggregate' if lifetime else 'volatile'}, {place.upper()}",
+            f"ECC errors, {kind}, {place.upper()}{', lifetime' if lifetime else ''}",
+            f"{place.upper()} {chinese}{'（终身）' if lifetime else ''}",
+        )
+        for lifetime in (False, True)
+        for place in ("dram", "sram")
+        for kind, chinese in (("corrected", "可纠正错误"), ("uncorrected", "不可纠正错误"))
+    )
+
+
 CATALOGUE: tuple[Metric, ...] = (
     _celsius("temperature_celsius", "nvmlDeviceGetTemperatureV", "GPU temperature", "GPU 温度"),
     _celsius(
@@ -415,6 +495,131 @@ CATALOGUE: tuple[Metric, ...] = (
         "Recovery action asked by the driver",
         "驱动要求的恢复动作",
         high=255.0,
+    ),
+    # -- appended: finer, slower and rarer readings -------------------------------------------
+    *_clocks(),
+    _bytes("bar1_total_bytes", "nvmlDeviceGetBAR1MemoryInfo.bar1Total", "BAR1 total", "BAR1 总量"),
+    *_extremes("power", "watts", "TOTAL_POWER_SAMPLES (0, mW)", "Power", "功率", "W", 3000.0, 0.5),
+    *_extremes(
+        "gpu_utilization",
+        "ratio",
+        "GPU_UTILIZATION_SAMPLES (1)",
+        "GPU utilisation",
+        "GPU 利用率",
+        "%",
+        1.0,
+        0.01,
+    ),
+    *_extremes(
+        "sm_clock",
+        "hertz",
+        "PROCESSOR_CLK_SAMPLES (5, MHz)",
+        "SM clock",
+        "SM 频率",
+        "Hz",
+        5.0e9,
+        15e6,
+    ),
+    _ratio("graphics_activity_ratio", "GPM metric 1", "Graphics engine active", "图形引擎活跃"),
+    _ratio("sm_activity_ratio", "GPM metric 2", "SMs active", "SM 活跃"),
+    _ratio("sm_occupancy_ratio", "GPM metric 3", "Warps resident", "SM 占用"),
+    _ratio("tensor_activity_ratio", "GPM metric 5", "Tensor cores active", "张量核活跃"),
+    _ratio("dram_activity_ratio", "GPM metric 10", "Memory bandwidth used", "显存带宽占用"),
+    _rate("pcie_transmit_bytes_per_second", "GPM metric 20 (MiB/s)", "PCIe sending", "PCIe 发送率"),
+    _rate(
+        "pcie_receive_bytes_per_second", "GPM metric 21 (MiB/s)", "PCIe receiving", "PCIe 接收率"
+    ),
+    _rate(
+        "nvlink_transmit_bytes_per_second",
+        "GPM metric 61 (MiB/s)",
+        "NVLink sending",
+        "NVLink 发送率",
+    ),
+    _rate(
+        "nvlink_receive_bytes_per_second",
+        "GPM metric 60 (MiB/s)",
+        "NVLink receiving",
+        "NVLink 接收率",
+    ),
+    _gauge(
+        "fan_rpm", "nvmlDeviceGetFanSpeedRPM", "Fan, measured", "风扇转速", "rpm", high=100_000.0
+    ),
+    _gauge(
+        "process_count",
+        "nvmlDeviceGetComputeRunningProcesses, ...Graphics..., ...MPSCompute..., by process id",
+        "Processes on the GPU",
+        "GPU 进程数",
+        "",
+        high=float(2**22),
+    ),
+    # A free watchdog: the driver says how long it took for each field.
+    _gauge(
+        "driver_latency_seconds",
+        "nvmlFieldValue_t.latencyUsec, the longest of the batch",
+        "Latency of the driver",
+        "驱动延迟",
+        "s",
+        high=3600.0,
+        resolution=1e-5,
+    ),
+    *_remap_banks(),
+    _state(
+        "sram_threshold_exceeded",
+        "nvmlDeviceGetSramEccErrorStatus.bThresholdExceeded",
+        "SRAM error threshold exceeded",
+        "SRAM 错误超限",
+        high=1.0,
+    ),
+    _counter(
+        "nvlink_crc_errors_total",
+        "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL (38) and ..._CRC_DATA_... (45)",
+        "NVLink CRC errors",
+        "NVLink CRC 错误",
+    ),
+    _counter(
+        "nvlink_replay_errors_total",
+        "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL (52)",
+        "NVLink replays",
+        "NVLink 重传",
+    ),
+    _counter(
+        "nvlink_recovery_errors_total",
+        "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL (59)",
+        "NVLink recoveries",
+        "NVLink 恢复",
+    ),
+    _counter(
+        "nvlink_transmit_bytes_total",
+        "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX (138, KiB)",
+        "NVLink sent",
+        "NVLink 发送",
+        "bytes",
+    ),
+    _counter(
+        "nvlink_receive_bytes_total",
+        "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX (139, KiB)",
+        "NVLink received",
+        "NVLink 接收",
+        "bytes",
+    ),
+    *_ecc_by_location(),
+    _counter(
+        "pcie_correctable_errors_total",
+        "NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS (173)",
+        "PCIe errors, correctable",
+        "PCIe 可纠正错误",
+    ),
+    _counter(
+        "pcie_nonfatal_errors_total",
+        "NVML_FI_DEV_PCIE_COUNT_NON_FATAL_ERROR (179)",
+        "PCIe errors, non-fatal",
+        "PCIe 非致命错误",
+    ),
+    _counter(
+        "pcie_fatal_errors_total",
+        "NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR (180)",
+        "PCIe errors, fatal",
+        "PCIe 致命错误",
     ),
 )
 

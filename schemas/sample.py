@@ -47,6 +47,8 @@ class CollectorState(StrEnum):
     BLIND = "blind"
     UNRESPONSIVE = "unresponsive"
     STOPPING = "stopping"
+    #: Let go of on purpose, for a GPU reset: not a fault.
+    RELEASED = "released"
 
 
 class EventKind(StrEnum):
@@ -156,11 +158,13 @@ class GpuInventory:
     vbios: str | None = None
     parent: str | None = None
     mig_mode: bool | None = None
+    persistence_mode: bool | None = None
     mig_profile: str | None = None
     threshold_kind: str | None = None
     slowdown_celsius: float | None = None
     shutdown_celsius: float | None = None
     max_operating_celsius: float | None = None
+    memory_max_celsius: float | None = None
     nvlink_links: int | None = None
     pcie_generation_max: int | None = None
     pcie_width_max: int | None = None

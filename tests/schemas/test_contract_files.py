@@ -133,7 +133,7 @@ def test_the_catalogue_names_each_metric_once_with_its_unit() -> None:
         if metric.kind is Kind.COUNTER:
             assert metric.name.endswith("_total"), metric.name
     # A suffix alone tells the unit: these are the only ones in use.
-    units = ("celsius", "watts", "total", "ratio", "bytes", "hertz", "lanes")
+    units = ("celsius", "watts", "total", "ratio", "bytes", "hertz", "lanes", "seconds", "second")
     plain = {m.name for m in CATALOGUE if not m.name.endswith(units)}
     assert plain == {
         "performance_state",
@@ -144,6 +144,14 @@ def test_the_catalogue_names_each_metric_once_with_its_unit() -> None:
         "row_remap_failed",
         "retired_pages_pending",
         "recovery_action",
+        "fan_rpm",
+        "process_count",
+        "row_remap_banks_max",
+        "row_remap_banks_high",
+        "row_remap_banks_partial",
+        "row_remap_banks_low",
+        "row_remap_banks_none",
+        "sram_threshold_exceeded",
     }
 
 
