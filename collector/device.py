@@ -18,12 +18,20 @@ __all__ = ["Call", "Code", "NvmlDoor", "NvmlModule", "call", "status_of", "unsup
 
 
 class Code(IntEnum):
-    """NVML return codes the collector tells apart (nvml.h, ``nvmlReturn_t``)."""
+    """NVML return codes the collector tells apart (nvml.h, ``nvmlReturn_t``).
 
+    The negative ones are the collector's own: no news since the last reading, and an answer
+    that cannot be true.
+    """
+
+    IMPLAUSIBLE = -2
+    STALE = -1
     INVALID_ARGUMENT = 2
     NOT_SUPPORTED = 3
     NO_PERMISSION = 4
+    NOT_FOUND = 6
     DRIVER_NOT_LOADED = 9
+    TIMEOUT = 10
     LIBRARY_NOT_FOUND = 12
     FUNCTION_NOT_FOUND = 13
     GPU_IS_LOST = 15
@@ -36,6 +44,12 @@ class Code(IntEnum):
 _FALL_BACK = frozenset(
     {Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND, Code.ARGUMENT_VERSION_MISMATCH}
 )
+
+_WORDS: dict[int, ValueStatus] = {
+    Code.NO_PERMISSION: ValueStatus.NO_PERMISSION,
+    Code.STALE: ValueStatus.STALE,
+    Code.IMPLAUSIBLE: ValueStatus.IMPLAUSIBLE,
+}
 
 
 class NvmlModule(Protocol):
@@ -83,9 +97,8 @@ def status_of(code: int) -> str:
     """
     if unsupported(code):
         return str(ValueStatus.UNSUPPORTED)
-    if code == Code.NO_PERMISSION:
-        return str(ValueStatus.NO_PERMISSION)
-    return f"error:{code}"
+    word = _WORDS.get(code)
+    return f"error:{code}" if word is None else str(word)
 
 
 class NvmlDoor:
@@ -120,6 +133,19 @@ class NvmlDoor:
             raise DeviceError(Code.FUNCTION_NOT_FOUND, f"{name}: {exc}") from exc
         except (ValueError, OSError) as exc:  # text that is no UTF-8, a library that cannot load
             raise DeviceError(Code.UNKNOWN, f"{name}: {exc}") from exc
+
+    def structure(self, name: str) -> Any:
+        """Make one of the binding's structures.
+
+        Raises
+        ------
+        DeviceError
+            With code 13 if the binding has no such structure.
+        """
+        make = getattr(self._nvml, name, None)
+        if make is None:
+            raise DeviceError(Code.FUNCTION_NOT_FOUND, f"{name} is not in this binding")
+        return make()
 
     def ask(self, handle: object, question: Call) -> Any:
         """Ask a device, falling back to older alternatives.

@@ -2,65 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ctypes
+from collections.abc import Callable
 from typing import Any
 
-from collector.answers import Answers, read_fields, read_rows
-from collector.device import Call, Code, NvmlDoor, call, unsupported
-from collector.readings import MEMORY_ROWS, ROWS
+from collector.answers import Answers
+from collector.device import Code, NvmlDoor, call, unsupported
+from collector.facts import Thresholds, ask_fact, read_field_facts, read_thresholds, text_of
+from collector.gpm import GPM_METRICS, Gpm
+from collector.mig import MigInstance, list_instances
+from collector.plan import Plan
+from collector.processes import Processes
+from collector.readings import ROWS, SLOW_GROUPS, Group
+from collector.rings import RING_METRICS, Rings
 from schemas.errors import DeviceError
 from schemas.pci import canonical_pci
 from schemas.sample import GpuInventory, ThresholdKind
 
-__all__ = ["Gpu", "MigInstance"]
+__all__ = ["ALL_GROUPS", "Gpu", "metrics_of"]
 
-# Fields: shutdown, slowdown and GPU-maximum margins, and the number of NVLinks.
-_SHUTDOWN_TLIMIT, _SLOWDOWN_TLIMIT, _GPU_MAX_TLIMIT, _LINK_COUNT = 193, 194, 196, 91
-# nvmlTemperatureThresholds_t
-_SHUTDOWN, _SLOWDOWN, _GPU_MAX = 0, 1, 3
+ALL_GROUPS = frozenset(Group)
+_LINK_COUNT = 91  # field
 _MIG_ENABLED = 1
-_METRICS = frozenset({*(row.metric for row in ROWS), "nvlink_active_links"})
+_LINKS, _SRAM, _COUNT = "nvlink_active_links", "sram_threshold_exceeded", "process_count"
+_LATENCY = "driver_latency_seconds"
+
+# What is read by more than a row of the table, by group.
+_EXTRA: dict[Group, tuple[str, ...]] = {
+    Group.CORE: (_LATENCY,),
+    Group.LINKS: (_LINKS,),
+    Group.ERRORS: (_SRAM,),
+    Group.SAMPLES: RING_METRICS,
+    Group.PROFILING: GPM_METRICS,
+    Group.PROCESSES: (_COUNT,),
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """Temperature limits: degrees, or margins below the limit (then mostly negative)."""
-
-    kind: ThresholdKind | None = None
-    shutdown: float | None = None
-    slowdown: float | None = None
-    maximum: float | None = None
+def metrics_of(groups: frozenset[Group]) -> frozenset[str]:
+    """Return the metrics that these groups consist of."""
+    rows = {row.metric for row in ROWS if row.group in groups}
+    return frozenset(rows.union(*(_EXTRA.get(group, ()) for group in groups)))
 
 
-class MigInstance:
-    """One MIG instance: memory of its own, nothing else that NVML offers per instance."""
-
-    def __init__(self, door: NvmlDoor, handle: object, uuid: str, parent: Gpu) -> None:
-        self._door = door
-        self._handle = handle
-        self._parent = parent
-        self._skip: set[str] = set()
-        self.uuid = uuid
-        name = _optional(door, handle, call("nvmlDeviceGetName"))
-        _, found, profile = (_text(name) or "").partition("MIG ")
-        self.profile = profile if found else None
-
-    def read(self) -> Answers:
-        """Read the instance's memory."""
-        return read_rows(self._door, self._handle, MEMORY_ROWS, self._skip)
-
-    @property
-    def facts(self) -> GpuInventory:
-        """What the instance is."""
-        parent = self._parent.facts
-        return GpuInventory(
-            gpu=self.uuid,
-            index=parent.index,
-            model=parent.model,
-            pci=parent.pci,
-            parent=parent.gpu,
-            mig_profile=self.profile,
-        )
+# Links are counted by a call each (18 on an H100): not at every tick.
+_CARRIED = metrics_of(SLOW_GROUPS) | {_LINKS}
 
 
 class Gpu:
@@ -72,20 +57,43 @@ class Gpu:
         Calls NVML.
     uuid
         Identity.
+    groups
+        What is read.
+    facts
+        What was known of it before, or None.
     """
 
-    def __init__(self, door: NvmlDoor, uuid: str) -> None:
+    def __init__(
+        self,
+        door: NvmlDoor,
+        uuid: str,
+        groups: frozenset[Group] = ALL_GROUPS,
+        facts: GpuInventory | None = None,
+    ) -> None:
         self._door = door
         self._handle: object | None = None
+        self._groups = groups
+        self._plan = Plan(row for row in ROWS if row.group in groups)
+        self._rings = Rings()
+        self._gpm = Gpm()
+        self._processes = Processes()
+        self._carried: Answers | None = None
         self._skip: set[str] = set()
-        self._offered: frozenset[str] = _METRICS
+        self._offered = metrics_of(groups)
         self._thresholds = Thresholds()
         self._failed = int(Code.UNKNOWN)
         self.uuid = uuid
-        self.index = 0
+        self.index = 0 if facts is None or facts.index is None else facts.index
         self.lost = False
-        self.facts = GpuInventory(gpu=uuid)
+        self.facts = facts or GpuInventory(gpu=uuid)
         self.instances: tuple[MigInstance, ...] = ()
+        self.parts: tuple[tuple[MigInstance, Answers], ...] = ()
+        self.pids: tuple[int, ...] | None = None
+
+    @property
+    def handle(self) -> object | None:
+        """NVML's handle, None while there is none."""
+        return self._handle
 
     def attach(self, handle: object, index: int) -> None:
         """Use this handle from now on."""
@@ -97,20 +105,42 @@ class Gpu:
         self._handle = None
         self._failed = code
 
-    def read(self) -> Answers:
-        """Read everything; what fails has its code, and a lost GPU fails with 15 throughout."""
+    def close(self) -> None:
+        """Give back what was taken from the driver."""
+        self._gpm.close(self._door)
+        for instance in self.instances:
+            instance.close()
+
+    def read(self, *, slow: bool = True) -> Answers:
+        """Read everything; what fails has its code, and a lost GPU fails with 15 throughout.
+
+        Parameters
+        ----------
+        slow
+            Whether to ask again for what moves slowly; else the last answers are repeated.
+        """
+        self.parts = ()
         if self._handle is None:
-            return self._all_failed(self._failed)
-        answers = read_rows(self._door, self._handle, ROWS, self._skip)
+            return self.failing(self._failed)
+        slow = slow or self._carried is None
+        groups = self._groups if slow else self._groups - SLOW_GROUPS
+        answers = self._plan.read(self._door, self._handle, groups)
         if not answers.lost:
-            self._read_links(answers)
+            self._read_extras(answers, groups, slow=slow)
         if answers.lost:
-            return self._all_failed(int(Code.GPU_IS_LOST))
+            return self.failing(int(Code.GPU_IS_LOST))
+        self._carry(answers, slow=slow)
         self._derive_margin(answers)
         self._offered = frozenset(
             {*answers.values, *(m for m, code in answers.codes.items() if not unsupported(code))}
         )
+        self.parts = tuple((part, part.read(self._handle, groups)) for part in self.instances)
         return answers
+
+    def failing(self, code: int) -> Answers:
+        """Answers of a GPU on which every call fails with this code."""
+        self.parts = ()
+        return Answers({}, dict.fromkeys(self._offered or metrics_of(self._groups), code))
 
     def refresh(self) -> None:
         """Ask again what the GPU is and offers: at the start, every minute, after a change.
@@ -120,26 +150,35 @@ class Gpu:
         if self._handle is None or not self._answers():
             return
         self._skip.clear()
+        self._carried = None
+        for part in (self._plan, self._rings, self._gpm, self._processes):
+            part.probe()
         mode = self._fact("nvmlDeviceGetMigMode")
         mig = None if mode is None else mode[0] == _MIG_ENABLED
-        self._thresholds = self._read_thresholds()
+        self._thresholds = read_thresholds(self._door, self._handle)
+        persistence = self._fact("nvmlDeviceGetPersistenceMode")
+        (links,) = read_field_facts(self._door, self._handle, _LINK_COUNT)
         self.facts = GpuInventory(
             gpu=self.uuid,
             index=self.index,
-            model=_text(self._fact("nvmlDeviceGetName")),
+            model=text_of(self._fact("nvmlDeviceGetName")),
             pci=self._pci(),
-            serial=_text(self._fact("nvmlDeviceGetSerial")),
-            vbios=_text(self._fact("nvmlDeviceGetVbiosVersion")),
+            serial=text_of(self._fact("nvmlDeviceGetSerial")),
+            vbios=text_of(self._fact("nvmlDeviceGetVbiosVersion")),
             mig_mode=mig,
+            persistence_mode=None if persistence is None else persistence == 1,
             threshold_kind=self._thresholds.kind,
             slowdown_celsius=self._thresholds.slowdown,
             shutdown_celsius=self._thresholds.shutdown,
             max_operating_celsius=self._thresholds.maximum,
-            nvlink_links=self._link_count(),
+            memory_max_celsius=self._thresholds.memory_maximum,
+            nvlink_links=None if links is None else int(links),
             pcie_generation_max=self._fact("nvmlDeviceGetMaxPcieLinkGeneration"),
             pcie_width_max=self._fact("nvmlDeviceGetMaxPcieLinkWidth"),
         )
-        self.instances = self._list_instances() if mig else ()
+        known, self.instances = self.instances, ()
+        if mig:
+            self.instances = list_instances(self._door, self._handle, self, known)
 
     def _answers(self) -> bool:
         try:
@@ -149,53 +188,52 @@ class Gpu:
             return unsupported(exc.code)
         return True
 
-    def _all_failed(self, code: int) -> Answers:
-        return Answers({}, dict.fromkeys(self._offered or _METRICS, code))
-
     # Any: ctypes structures of the binding.
     def _fact(self, name: str, *args: int) -> Any:
-        return _optional(self._door, self._handle, call(name, *args))
+        return ask_fact(self._door, self._handle, call(name, *args))
 
     def _pci(self) -> str | None:
         info = self._fact("nvmlDeviceGetPciInfo")
-        text = _text(getattr(info, "busId", None))
+        text = text_of(getattr(info, "busId", None))
         return None if text is None else canonical_pci(text) or text
 
-    def _read_thresholds(self) -> Thresholds:
-        """Margins where the device states them (Ada, Hopper and later), else degrees."""
-        margins = self._fields(_SHUTDOWN_TLIMIT, _SLOWDOWN_TLIMIT, _GPU_MAX_TLIMIT)
-        if any(value is not None for value in margins):
-            return _thresholds(ThresholdKind.MARGIN, *margins)
-        found = [
-            self._fact("nvmlDeviceGetTemperatureThreshold", which)
-            for which in (_SHUTDOWN, _SLOWDOWN, _GPU_MAX)
-        ]
-        degrees = [None if value is None else _signed(value) for value in found]
-        if all(value is None for value in degrees):
-            return Thresholds()
-        # A negative threshold cannot be a temperature to slow down at: it is a margin.
-        negative = any(value is not None and value < 0 for value in degrees)
-        kind = ThresholdKind.MARGIN if negative else ThresholdKind.ABSOLUTE
-        return _thresholds(kind, *degrees)
+    def _read_extras(self, answers: Answers, groups: frozenset[Group], *, slow: bool) -> None:
+        """Read what takes more than a row of the table; stop at a GPU that is lost."""
+        if self._plan.latency is not None:
+            answers.values[_LATENCY] = self._plan.latency
+        steps: tuple[tuple[Group, bool, Callable[[Answers], None]], ...] = (
+            (Group.SAMPLES, True, self._read_rings),
+            (Group.PROFILING, True, self._read_activity),
+            (Group.LINKS, slow, self._read_links),
+            (Group.ERRORS, slow, self._read_sram),
+            (Group.PROCESSES, slow, self._read_processes),
+        )
+        for group, due, step in steps:
+            if group in groups and due and not answers.lost:
+                step(answers)
 
-    def _fields(self, *ids: int) -> list[float | None]:
-        try:
-            answers = read_fields(self._door, self._handle, ids)
-        except DeviceError:
-            return [None] * len(ids)
-        found = [answers.get(field) for field in ids]
-        return [_signed(value) if isinstance(value, float) else None for value in found]
+    def _read_rings(self, answers: Answers) -> None:
+        self._rings.read(self._door, self._handle, answers)
 
-    def _link_count(self) -> int | None:
-        (count,) = self._fields(_LINK_COUNT)
-        return None if count is None else int(count)
+    def _read_activity(self, answers: Answers) -> None:
+        self._gpm.read(self._door, self._handle, answers)
+
+    def _carry(self, answers: Answers, *, slow: bool) -> None:
+        """Remember what moves slowly, or repeat it."""
+        if slow:
+            self._carried = Answers(
+                {name: value for name, value in answers.values.items() if name in _CARRIED},
+                {name: code for name, code in answers.codes.items() if name in _CARRIED},
+            )
+        elif self._carried is not None:
+            answers.values.update(self._carried.values)
+            answers.codes.update(self._carried.codes)
 
     def _read_links(self, answers: Answers) -> None:
         """Count the NVLinks that are up; a GPU without links does not offer the metric."""
         links = self.facts.nvlink_links or 0
-        name = "nvlink_active_links"
-        if links == 0 or name in self._skip:
-            answers.codes[name] = int(Code.NOT_SUPPORTED)
+        if links == 0 or _LINKS in self._skip:
+            answers.codes[_LINKS] = int(Code.NOT_SUPPORTED)
             return
         try:
             states = [
@@ -203,11 +241,30 @@ class Gpu:
                 for link in range(links)
             ]
         except DeviceError as exc:
-            answers.codes[name] = exc.code
+            answers.codes[_LINKS] = exc.code
             if unsupported(exc.code):
-                self._skip.add(name)
+                self._skip.add(_LINKS)
             return
-        answers.values[name] = float(sum(1 for state in states if state == 1))
+        answers.values[_LINKS] = float(sum(1 for state in states if state == 1))
+
+    def _read_sram(self, answers: Answers) -> None:
+        """Ask whether the errors of the SRAM exceed what NVIDIA replaces a board for."""
+        if _SRAM in self._skip:
+            answers.codes[_SRAM] = int(Code.NOT_SUPPORTED)
+            return
+        try:
+            status = self._door.structure("c_nvmlEccSramErrorStatus_v1_t")
+            self._door.invoke("nvmlDeviceGetSramEccErrorStatus", self._handle, ctypes.byref(status))
+        except DeviceError as exc:
+            answers.codes[_SRAM] = exc.code
+            if unsupported(exc.code):
+                self._skip.add(_SRAM)
+            return
+        answers.values[_SRAM] = float(status.bThresholdExceeded)
+
+    def _read_processes(self, answers: Answers) -> None:
+        total = answers.values.get("memory_total_bytes")
+        self.pids = self._processes.read(self._door, self._handle, answers, total_bytes=total)
 
     def _derive_margin(self, answers: Answers) -> None:
         """Slowdown threshold - temperature, where the device has no margin but degrees."""
@@ -222,45 +279,3 @@ class Gpu:
         ):
             answers.values[name] = slowdown - temperature
             del answers.codes[name]
-
-    def _list_instances(self) -> tuple[MigInstance, ...]:
-        count = self._fact("nvmlDeviceGetMaxMigDeviceCount") or 0
-        found = []
-        for number in range(count):
-            handle = self._fact("nvmlDeviceGetMigDeviceHandleByIndex", number)
-            uuid = (
-                None
-                if handle is None
-                else _text(_optional(self._door, handle, call("nvmlDeviceGetUUID")))
-            )
-            if handle is not None and uuid is not None:
-                found.append(MigInstance(self._door, handle, uuid, self))
-        return tuple(found)
-
-
-def _thresholds(
-    kind: ThresholdKind, shutdown: float | None, slowdown: float | None, maximum: float | None
-) -> Thresholds:
-    return Thresholds(kind=kind, shutdown=shutdown, slowdown=slowdown, maximum=maximum)
-
-
-# Any: see above.
-def _optional(door: NvmlDoor, handle: object, question: Call) -> Any:
-    """Ask for a fact; None if it cannot be had. The reason does not matter for an inventory."""
-    try:
-        return door.ask(handle, question)
-    except DeviceError:
-        return None
-
-
-def _text(value: object) -> str | None:
-    """Text of the binding, which older versions return as bytes."""
-    if isinstance(value, bytes):
-        value = value.decode(errors="replace")
-    text = str(value).strip("\x00 ") if value is not None else ""
-    return text or None
-
-
-def _signed(value: float) -> float:
-    """Undo the wrap of a negative number that was handed over as unsigned 32 bits."""
-    return value - 2.0**32 if value >= 2.0**31 else float(value)

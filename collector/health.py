@@ -15,11 +15,13 @@ _SENTENCES: dict[str, str] = {
     CollectorState.NO_PERMISSION: "The driver refuses access; run the collector with access to "
     "/dev/nvidiactl and /dev/nvidia*.",
     CollectorState.VERSION_MISMATCH: "Driver and library have different versions after an upgrade; "
-    "reboot or reload the driver, then restart the collector.",
+    "reload the driver or reboot; the collector will notice.",
     CollectorState.BLIND: "No GPU answers; the collector keeps trying to reach the driver.",
     CollectorState.UNRESPONSIVE: "The driver does not answer; look for hung driver calls in the "
     "kernel log, the node probably needs a reboot.",
     CollectorState.STOPPING: "The collector is stopping.",
+    CollectorState.RELEASED: "The GPUs are let go of for a reset; send SIGUSR1 again to take them "
+    "back at once.",
 }
 
 

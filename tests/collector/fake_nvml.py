@@ -56,8 +56,8 @@ MODERN: dict[str, Any] = {
     "nvmlDeviceGetMemoryInfo": lambda version=None: (
         memory(81559, 40000, 41080, 479) if version else memory(81559, 40479, 41080)
     ),
-    "nvmlDeviceGetBAR1MemoryInfo": SimpleNamespace(bar1Used=2 * MIB),
-    "nvmlDeviceGetClockInfo": lambda kind: {1: 1980, 2: 2619}[kind],
+    "nvmlDeviceGetBAR1MemoryInfo": SimpleNamespace(bar1Used=2 * MIB, bar1Total=131072 * MIB),
+    "nvmlDeviceGetClockInfo": lambda kind: {0: 1980, 1: 1980, 2: 2619, 3: 1545}[kind],
     "nvmlDeviceGetMaxClockInfo": 1980,
     "nvmlDeviceGetPerformanceState": 0,
     "nvmlDeviceGetCurrentClocksEventReasons": 4,
@@ -120,7 +120,8 @@ class FakeGpu:
         elif name == "nvmlDeviceGetPciInfo":
             scripted = SimpleNamespace(busId=self.bus)
         elif name == "nvmlDeviceGetFieldValues" and name not in self.calls:
-            return [self._field(number) for number in args[0]]
+            # As numbers, or as pairs of number and scope.
+            return [self._field(item if isinstance(item, int) else item[0]) for item in args[0]]
         elif name == "nvmlDeviceGetMigDeviceHandleByIndex" and self.instances:
             (number,) = args
             scripted = self.instances[number] if number < len(self.instances) else Err(6)

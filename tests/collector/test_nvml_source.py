@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from collector.gpu import ALL_GROUPS, metrics_of
 from collector.host import HostFiles
 from collector.nvml import NvmlSource, load_pynvml
 from collector.readings import ROWS
@@ -50,6 +51,13 @@ def test_every_value_arrives_in_the_base_unit_of_the_catalogue() -> None:
         "memory_free_bytes": 41080 * MIB,
         "memory_total_bytes": 81559 * MIB,
         "memory_reserved_bytes": 479 * MIB,
+        "bar1_total_bytes": 131072.0 * MIB,
+        "graphics_clock_hertz": 1980e6,
+        "video_clock_hertz": 1545e6,
+        "memory_clock_max_hertz": 1980e6,
+        "nvlink_crc_errors_total": 3.0,
+        "nvlink_replay_errors_total": 3.0,
+        "nvlink_recovery_errors_total": 4.0,
         "bar1_used_bytes": 2 * MIB,
         "sm_clock_hertz": 1.98e9,
         "sm_clock_max_hertz": 1.98e9,
@@ -84,7 +92,15 @@ def test_every_value_arrives_in_the_base_unit_of_the_catalogue() -> None:
 def test_the_table_names_every_metric_of_the_catalogue_once() -> None:
     names = [row.metric for row in ROWS]
     assert len(names) == len(set(names))
-    assert {*names, "nvlink_active_links"} == set(METRICS)
+    assert metrics_of(ALL_GROUPS) == set(METRICS)
+
+
+def test_a_fall_back_feeds_the_same_metric_of_the_same_group() -> None:
+    for row in ROWS:
+        older = row.otherwise
+        while older is not None:
+            assert (older.metric, older.group) == (row.metric, row.group)
+            older = older.otherwise
 
 
 def test_the_blocking_pcie_call_is_never_made() -> None:
