@@ -2,6 +2,10 @@
 
 One mechanism for all kinds, vectorised over rows. Time in it is event time. A row whose score
 is NaN is left exactly as it was: no data is neither a fault nor a recovery.
+
+What comes and goes is one alert, not dozens: the third opening within half an hour is *flapping*
+and stays open until the condition has been away for a quarter of an hour. Until then it has
+cost four events besides its own opening; from then on it costs none.
 """
 
 from __future__ import annotations
@@ -17,10 +21,26 @@ from detector.arrays import BoolArray, Field, FloatArray, IntArray
 from detector.base import Judgement, KindSpec
 from detector.frame import Frame
 
-__all__ = ["EPISODE_FIELDS", "Change", "EpisodeStore", "Transition", "advance", "firing_rows"]
+__all__ = [
+    "EPISODE_FIELDS",
+    "FLAP_EPISODES",
+    "FLAP_MS",
+    "QUIET_SECONDS",
+    "Change",
+    "EpisodeStore",
+    "Transition",
+    "advance",
+    "firing_rows",
+]
 
 AnyArray = np.ndarray[Any, np.dtype[Any]]  # state arrays have many dtypes
-IDLE, PENDING, FIRING = 0, 1, 2
+#: ``RESTING``: resolved a short while ago; the times of the last openings are still known.
+IDLE, PENDING, FIRING, RESTING = 0, 1, 2, 3
+#: So many openings within so long are flapping, and how long must be quiet then. Operators call
+#: an alert flapping from the third episode in half an hour on.
+FLAP_EPISODES = 3
+FLAP_MS = 30 * 60_000
+QUIET_SECONDS = 15 * 60.0
 
 EPISODE_FIELDS: dict[str, Field] = {
     "phase": Field("i1", IDLE),
@@ -34,7 +54,13 @@ EPISODE_FIELDS: dict[str, Field] = {
     "severity": Field("i1", 0),
     "seq": Field("i4", 0),
     "peak": Field("f4", 0),
+    # Event times of the last opening and of the one before it; kept while resting.
+    "opened": Field("i8", 0),
+    "opened_before": Field("i8", 0),
+    # How often a flapping episode came; 0 where it does not flap.
+    "flaps": Field("i2", 0),
 }
+_KEPT_AT_REST = ("opened", "opened_before")
 _MAX_SAMPLES = 32_000
 
 
@@ -76,6 +102,8 @@ class Transition:
         Rank 1 to 3.
     score
         0 to 1, 0.5 at the enter threshold.
+    flaps
+        How often the condition came, if the episode is flapping; else 0.
     """
 
     change: Change
@@ -87,6 +115,7 @@ class Transition:
     severity: int
     seq: int
     score: float
+    flaps: int = 0
 
 
 def firing_rows(table: EpisodeStore, rows: IntArray) -> BoolArray:
@@ -125,16 +154,16 @@ def advance(
     rows = frame.rows[at]
     state = table.gather(rows)
     seen = _Seen(frame.elapsed[at], enter[at], score[at] < spec.exit, frame.ts[at], score[at])
-    _count(state, seen)
-    changes = _changes(state, spec, enter[at], judgement.severity[at])
+    _count(state, spec, seen)
+    changes = _changes(state, spec, seen, judgement.severity[at])
     transitions = [
         _transition(state, i, change, position=int(at[i]), row=int(rows[i]), frame=frame, spec=spec)
         for i, change in changes
     ]
     for i, change in changes:
         if change is Change.RESOLVED:
-            for name, declared in EPISODE_FIELDS.items():
-                state[name][i] = declared.fresh
+            _rest(state, i)
+    _forget(state, seen.ts)
     table.scatter(rows, state)
     return transitions
 
@@ -150,11 +179,34 @@ class _Seen:
     score: FloatArray
 
 
-def _count(state: dict[str, AnyArray], seen: _Seen) -> None:
+def _rest(state: dict[str, AnyArray], i: int) -> None:
+    """End an episode; its opening is remembered, unless flapping has ended with it."""
+    flapped = state["flaps"][i] > 0
+    for name, declared in EPISODE_FIELDS.items():
+        if flapped or name not in _KEPT_AT_REST:
+            state[name][i] = declared.fresh
+    if not flapped:
+        state["phase"][i] = RESTING
+
+
+def _forget(state: dict[str, AnyArray], ts: IntArray) -> None:
+    """Let go of openings that are too long ago to count."""
+    old = (state["phase"] == RESTING) & ~_recent(state["opened"], ts)
+    for name in ("phase", *_KEPT_AT_REST):
+        state[name][old] = EPISODE_FIELDS[name].fresh
+
+
+def _recent(moment: IntArray, ts: IntArray) -> BoolArray:
+    """(n,) the moment is known and near; also one ahead, which a clock set back leaves behind."""
+    recent: BoolArray = (moment > 0) & (np.abs(ts - moment) <= FLAP_MS)
+    return recent
+
+
+def _count(state: dict[str, AnyArray], spec: KindSpec, seen: _Seen) -> None:
     """Advance clocks and phases up to, not including, opening and resolving."""
     elapsed, enter, ended, ts = seen.elapsed, seen.enter, seen.ended, seen.ts
     firing = state["phase"] == FIRING
-    starting = enter & (state["phase"] == IDLE)
+    starting = enter & ((state["phase"] == IDLE) | (state["phase"] == RESTING))
     state["onset"] = np.where(starting, ts, state["onset"])
     state["phase"] = np.where(starting, PENDING, state["phase"]).astype(np.int8)
     held = np.maximum(state["held"] + np.where(enter, elapsed, -elapsed), 0.0)
@@ -162,7 +214,11 @@ def _count(state: dict[str, AnyArray], seen: _Seen) -> None:
     state["held"] = np.where(given_up, 0.0, held).astype(np.float32)
     counted = np.minimum(state["samples"] + enter, _MAX_SAMPLES)
     state["samples"] = np.where(given_up, 0, counted).astype(np.int16)
-    state["phase"] = np.where(given_up, IDLE, state["phase"]).astype(np.int8)
+    idle = np.where(state["opened"] > 0, RESTING, IDLE)
+    state["phase"] = np.where(given_up, idle, state["phase"]).astype(np.int8)
+    again = firing & enter & (state["flaps"] > 0) & (state["clear"] > 0.0)
+    again &= state["clear"] >= spec.exit_seconds
+    state["flaps"] = np.minimum(state["flaps"] + again, _MAX_SAMPLES).astype(np.int16)
     first_clear = firing & ended & (state["clear"] <= 0.0)
     state["clear_since"] = np.where(first_clear, ts, state["clear_since"])
     # The smallest step keeps "has begun to clear" apart from "has not" at elapsed = 0.
@@ -175,7 +231,7 @@ def _count(state: dict[str, AnyArray], seen: _Seen) -> None:
 def _changes(
     state: dict[str, AnyArray],
     spec: KindSpec,
-    enter: BoolArray,
+    seen: _Seen,
     severity: AnyArray,
 ) -> list[tuple[int, Change]]:
     """Decide what opens, escalates and resolves, and write phase, severity and seq."""
@@ -187,7 +243,8 @@ def _changes(
     )
     firing = state["phase"] == FIRING
     escalating = firing & enter & (severity > state["severity"])
-    resolving = firing & (state["clear"] > 0.0) & (state["clear"] >= spec.exit_seconds)
+    quiet = np.where(state["flaps"] > 0, max(spec.exit_seconds, QUIET_SECONDS), spec.exit_seconds)
+    resolving = firing & (state["clear"] > 0.0) & (state["clear"] >= quiet)
     if spec.latched:
         resolving[:] = False
     state["phase"] = np.where(opening, FIRING, state["phase"]).astype(np.int8)
@@ -197,6 +254,14 @@ def _changes(
     changes += [(int(i), Change.ESCALATED) for i in np.flatnonzero(escalating)]
     changes += [(int(i), Change.RESOLVED) for i in np.flatnonzero(resolving)]
     return sorted(changes)
+
+
+def _remember(state: dict[str, AnyArray], opening: BoolArray, ts: IntArray) -> None:
+    """Note the openings, and which of them are the third within the time of flapping."""
+    third = opening & _recent(state["opened_before"], ts)
+    state["flaps"] = np.where(third, FLAP_EPISODES, state["flaps"]).astype(np.int16)
+    state["opened_before"] = np.where(opening, state["opened"], state["opened_before"])
+    state["opened"] = np.where(opening, ts, state["opened"])
 
 
 def _transition(
@@ -220,6 +285,7 @@ def _transition(
         severity=int(state["severity"][i]),
         seq=int(state["seq"][i]),
         score=relative_score(float(state["peak"][i]), spec.enter),
+        flaps=int(state["flaps"][i]),
     )
 
 

@@ -109,7 +109,10 @@ class SparseTable:
         return {"rows": self._used, **self._kept}
 
     def load(self, arrays: Mapping[str, AnyArray], rows: int) -> list[str]:
-        """Take over saved arrays if all fit together; else start fresh and name them all."""
+        """Take over saved arrays if they fit together; else start fresh and name them all.
+
+        A field that an older version did not save begins fresh in every row, and is named.
+        """
         self.rows = 0
         self._dense = self.fields[self._key].make(0)
         self._clear()
@@ -117,20 +120,23 @@ class SparseTable:
         if not self._fits(arrays, rows):
             return ["rows", *self.fields]
         self._used = arrays["rows"].copy()
-        self._kept = {name: arrays[name].copy() for name in self.fields}
+        new = [name for name in self.fields if name not in arrays]
+        self._kept = {
+            name: spec.make(len(self._used)) if name in new else arrays[name].copy()
+            for name, spec in self.fields.items()
+        }
         self._dense[self._used] = self._kept[self._key]
-        return []
+        return new
 
     def _fits(self, arrays: Mapping[str, AnyArray], rows: int) -> bool:
         used = arrays.get("rows")
         if used is None or used.dtype != np.int64 or used.ndim != 1:
             return False
         ordered = bool((np.diff(used) > 0).all()) and bool(((used >= 0) & (used < rows)).all())
-        return ordered and all(
-            name in arrays
-            and arrays[name].shape == used.shape
-            and arrays[name].dtype == np.dtype(spec.dtype)
+        return (self._key in arrays and ordered) and all(
+            arrays[name].shape == used.shape and arrays[name].dtype == np.dtype(spec.dtype)
             for name, spec in self.fields.items()
+            if name in arrays
         )
 
     def bytes_per_row(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from detector.base import Detector, Explanation, RowView
-from detector.episodes import Change, Transition
+from detector.episodes import FLAP_MS, QUIET_SECONDS, Change, Transition
 from schemas.alert import (
     Action,
     AlertEvent,
@@ -106,7 +106,7 @@ def alert_event(spoken: Spoken) -> AlertEvent:
         started_at=rfc3339(moved.started_ms),
         observed_at=rfc3339(moved.observed_ms),
         score=moved.score,
-        summary=f"{subject_words(spoken.subject)} {said.summary}.",
+        summary=f"{subject_words(spoken.subject)} {said.summary}{_flapping(moved)}.",
         evidence=said.evidence,
         likely_cause=said.likely_cause,
         action=said.action,
@@ -115,6 +115,7 @@ def alert_event(spoken: Spoken) -> AlertEvent:
         caused_by=spoken.caused_by,
         labels=spoken.labels,
         detector=DetectorRef(name=detector.name, version=detector.version),
+        flapping=moved.flaps > 0,
     )
     return _resolved(event, spoken, said) if resolved else event
 
@@ -163,12 +164,24 @@ def _resolved(event: AlertEvent, spoken: Spoken, said: Explanation) -> AlertEven
     words = kind_words(spoken.kind)
     lasted = _lasted((ended - moved.started_ms) / 1000.0)
     why = f": {said.end_words}" if said.end_words else ""
+    if moved.flaps:
+        why = f"; it came and went {moved.flaps} times{why}"
     return replace(
         event,
         state=AlertState.RESOLVED,
         ended_at=rfc3339(ended),
         end_reason=said.end_reason,
         summary=f"{subject_words(spoken.subject)}: {words} has ended after {lasted}{why}.",
+    )
+
+
+def _flapping(moved: Transition) -> str:
+    """Say that the condition comes and goes, and what that means for the alert."""
+    if not moved.flaps:
+        return ""
+    return (
+        f"; it comes and goes, {moved.flaps} times within {FLAP_MS / 60_000:.0f} min, so the alert "
+        f"stays open until {QUIET_SECONDS / 60:.0f} min are quiet"
     )
 
 

@@ -222,6 +222,11 @@ class AlertEvent:
         Metrics that would have helped and were not there.
     caused_by
         Fingerprint of the root alert, if one is known.
+    flapping
+        Whether the condition comes and goes: three episodes within half an hour. The alert
+        then stays open until it has been quiet for a quarter of an hour.
+    shadow
+        Whether the detector is on trial: the alert is stored, and nobody is told.
     """
 
     alert_id: str
@@ -247,6 +252,8 @@ class AlertEvent:
     unmeasured: tuple[str, ...] = ()
     caused_by: str | None = None
     labels: dict[str, str] | None = None
+    flapping: bool = False
+    shadow: bool = False
     schema: str = ALERT_SCHEMA
 
 

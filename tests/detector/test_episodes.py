@@ -16,6 +16,9 @@ from detector.base import Judgement, KindSpec
 from detector.episodes import (
     EPISODE_FIELDS,
     FIRING,
+    FLAP_EPISODES,
+    FLAP_MS,
+    QUIET_SECONDS,
     Change,
     Transition,
     advance,
@@ -193,7 +196,84 @@ def test_score_is_half_at_the_threshold_and_below_one() -> None:
     assert relative_score(0.0, 10.0) == 0.0
 
 
+# -- what comes and goes ---------------------------------------------------------------------------
+
+MINUTELY = KindSpec(kind="lost", exit_seconds=20.0)
+
+
+def away_and_back(row: Row, times: int, *, away: int = 30, back: int = 30) -> Row:
+    for _ in range(times):
+        row.feed(*[1.0] * away, *[0.0] * back)
+    return row
+
+
+def test_the_third_episode_in_half_an_hour_is_one_flapping_alert() -> None:
+    row = away_and_back(Row(MINUTELY), 40)
+    changes = [change for _, change in row.log]
+    assert changes == [Change.OPENED, Change.RESOLVED] * 2 + [Change.OPENED]
+    assert row.last is not None
+    assert row.last.flaps == 3
+    assert firing_rows(row.table, np.array([0])).all()
+
+
+def test_a_flapping_alert_resolves_after_a_quarter_of_an_hour_of_quiet() -> None:
+    row = away_and_back(Row(MINUTELY), 10)
+    ended = row.second - 30
+    row.feed(*[0.0] * 869)
+    assert [change for _, change in row.log][-1:] == [Change.OPENED]
+    row.feed(*[0.0] * 2)
+    assert [change for _, change in row.log][-1:] == [Change.RESOLVED]
+    assert row.last is not None
+    assert row.last.ended_ms == T0 + (ended + 1) * 1000
+    assert (row.last.seq, row.last.flaps) == (2, 10)
+    assert row.last.started_ms == T0 + 121_000
+
+
+def test_after_a_flapping_alert_has_ended_the_count_begins_anew() -> None:
+    row = away_and_back(Row(MINUTELY), 4).feed(*[0.0] * 900)
+    count = len(row.log)
+    away_and_back(row, 2)
+    assert [change for _, change in row.log[count:]] == [Change.OPENED, Change.RESOLVED] * 2
+
+
+def test_three_episodes_over_more_than_half_an_hour_do_not_flap() -> None:
+    row = away_and_back(Row(MINUTELY), 6, away=30, back=16 * 60)
+    assert len(row.log) == 12
+    assert row.last is not None
+    assert row.last.flaps == 0
+
+
+def test_quiet_rows_are_forgotten_half_an_hour_after_their_last_opening() -> None:
+    row = away_and_back(Row(MINUTELY), 1)
+    assert (row.table["phase"] != 0).all()
+    row.feed(*[0.0] * 1800)
+    for name, array in row.table.dump().items():
+        assert array.tolist() == [EPISODE_FIELDS[name].fresh], name
+
+
+def test_a_missing_score_is_no_quiet() -> None:
+    row = away_and_back(Row(MINUTELY), 4).feed(*[NAN] * 2000)
+    assert [change for _, change in row.log][-1:] == [Change.OPENED]
+
+
+def test_a_flapping_alert_still_escalates() -> None:
+    row = away_and_back(Row(MINUTELY), 5).feed(1.0, severity=3)
+    assert row.log[-1][1] is Change.ESCALATED
+    assert row.last is not None
+    assert (row.last.seq, row.last.severity) == (2, 3)
+
+
+def test_a_clock_set_back_does_not_keep_openings_for_ever() -> None:
+    row = away_and_back(Row(MINUTELY), 1)
+    row.second -= 10**6
+    row.feed(0.0)
+    assert (row.table["phase"] == 0).all()
+
+
 # -- the same rules as a loop in plain Python -----------------------------------------------------
+
+
+Said = list[tuple[str, int, int | None, int, int]]
 
 
 @dataclass
@@ -210,6 +290,14 @@ class Machine:
     severity: int = 0
     seq: int = 0
     peak: float = 0.0
+    opened: int = 0
+    opened_before: int = 0
+    flaps: int = 0
+
+    def anew(self, *, remembering: bool) -> None:
+        """Idle; with or without the memory of the last openings."""
+        kept = (self.opened, self.opened_before) if remembering else (0, 0)
+        self.__init__(self.spec, opened=kept[0], opened_before=kept[1])  # type: ignore[misc]  # a machine as new
 
     def feed(
         self, ts: int, elapsed: float, score: float, severity: int
@@ -222,7 +310,9 @@ class Machine:
         if self.state == "pending":
             self.held -= elapsed
             if score < spec.exit or self.held <= 0.0:
-                self.__init__(spec)  # type: ignore[misc]  # a machine as new
+                self.anew(remembering=True)
+        if self.state == "idle" and self.opened and abs(ts - self.opened) > FLAP_MS:
+            self.anew(remembering=False)
         elif self.state == "firing":
             return self._clearing(ts, elapsed, ended=score < spec.exit)
         return []
@@ -231,6 +321,8 @@ class Machine:
         self, ts: int, elapsed: float, score: float, severity: int
     ) -> list[tuple[str, int, int | None, int, int]]:
         spec = self.spec
+        if self.flaps and self.clear > 0.0 and self.clear >= spec.exit_seconds:
+            self.flaps += 1
         self.clear, self.peak = 0.0, max(self.peak, score)
         if self.state == "firing":
             if severity > self.severity:
@@ -242,6 +334,9 @@ class Machine:
         self.held, self.samples = self.held + elapsed, self.samples + 1
         if self.held >= spec.enter_seconds and self.samples >= spec.enter_samples:
             self.state, self.severity, self.seq = "firing", severity, 1
+            if self.opened_before and abs(ts - self.opened_before) <= FLAP_MS:
+                self.flaps = FLAP_EPISODES
+            self.opened_before, self.opened = self.opened, ts
             return [("opened", self.onset, None, 1, severity)]
         return []
 
@@ -254,10 +349,11 @@ class Machine:
         if self.clear == 0.0:
             self.clear_since = ts
         self.clear += max(elapsed, 1e-3)
-        if self.clear < self.spec.exit_seconds or self.spec.latched:
+        quiet = max(self.spec.exit_seconds, QUIET_SECONDS if self.flaps else 0.0)
+        if self.clear < quiet or self.spec.latched:
             return []
-        out = [("resolved", self.onset, self.clear_since, self.seq + 1, self.severity)]
-        self.__init__(self.spec)  # type: ignore[misc]  # a machine as new
+        out: Said = [("resolved", self.onset, self.clear_since, self.seq + 1, self.severity)]
+        self.anew(remembering=not self.flaps)
         return out
 
 
@@ -271,12 +367,10 @@ specs = st.builds(
     exit_seconds=st.sampled_from([0.0, 1.0, 4.0]),
     latched=st.booleans(),
 )
-scores = st.sampled_from([NAN, 0.0, 4.0, 5.0, 7.0, 10.0, 12.0, 40.0])
+scores = st.sampled_from([NAN, 0.0, 0.0, 4.0, 5.0, 7.0, 10.0, 10.0, 12.0, 40.0])
 # Whole seconds: sums of them are exact in both machines.
 steps = st.tuples(scores, st.integers(1, 3), st.sampled_from([NAN, 0.0, 1.0, 2.0, 900.0]))
 histories = st.lists(st.lists(steps, max_size=25), min_size=1, max_size=5)
-
-Said = list[tuple[str, int, int | None, int, int]]
 
 
 def said_of(moved: Transition) -> tuple[str, int, int | None, int, int]:

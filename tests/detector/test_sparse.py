@@ -55,14 +55,14 @@ def test_a_dump_is_loaded_and_goes_on_the_same() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda saved: {k: v for k, v in saved.items() if k != "held"},
+        lambda saved: {k: v for k, v in saved.items() if k != "phase"},
         lambda saved: {k: v for k, v in saved.items() if k != "rows"},
         lambda saved: saved | {"held": saved["held"].astype("f8")},
         lambda saved: saved | {"rows": saved["rows"] + 100},
         lambda saved: saved | {"rows": saved["rows"][::-1]},
         lambda saved: saved | {"seq": saved["seq"][:1]},
     ],
-    ids=["field_missing", "rows_missing", "dtype", "rows_outside", "order", "length"],
+    ids=["key_missing", "rows_missing", "dtype", "rows_outside", "order", "length"],
 )
 def test_a_dump_that_does_not_fit_is_dropped_whole(damage: object) -> None:
     table = SparseTable(EPISODE_FIELDS, key="phase")
@@ -78,3 +78,16 @@ def test_an_unused_row_costs_one_byte() -> None:
     table = SparseTable(EPISODE_FIELDS, key="phase")
     table.grow(1000)
     assert table.bytes_per_row() == 1
+
+
+def test_a_field_that_an_older_version_did_not_save_begins_fresh_and_is_named() -> None:
+    table = SparseTable(EPISODE_FIELDS, key="phase")
+    table.grow(10)
+    full = {name: np.ones(2, dtype=spec.dtype) for name, spec in EPISODE_FIELDS.items()}
+    table.scatter(np.array([3, 5]), full)
+    saved = {name: array for name, array in table.dump().items() if name != "flaps"}
+    newer = SparseTable(EPISODE_FIELDS, key="phase")
+    assert newer.load(saved, 10) == ["flaps"]
+    assert newer["phase"].tolist() == table["phase"].tolist()
+    assert newer["onset"].tolist() == table["onset"].tolist()
+    assert newer["flaps"].tolist() == [0] * 10
