@@ -235,6 +235,7 @@ def _changes(
     severity: AnyArray,
 ) -> list[tuple[int, Change]]:
     """Decide what opens, escalates and resolves, and write phase, severity and seq."""
+    enter = seen.enter
     opening = (
         (state["phase"] == PENDING)
         & enter
