@@ -251,6 +251,7 @@ def _changes(
     state["phase"] = np.where(opening, FIRING, state["phase"]).astype(np.int8)
     state["severity"] = np.where(opening | escalating, severity, state["severity"]).astype(np.int8)
     state["seq"] = state["seq"] + (opening | escalating | resolving)
+    _remember(state, opening, seen.ts)
     changes = [(int(i), Change.OPENED) for i in np.flatnonzero(opening)]
     changes += [(int(i), Change.ESCALATED) for i in np.flatnonzero(escalating)]
     changes += [(int(i), Change.RESOLVED) for i in np.flatnonzero(resolving)]
