@@ -8,7 +8,7 @@ not know. After Ljung (1999), "System Identification", chapter 11.2, with a forg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ __all__ = ["HECTOWATT", "ThermalModel", "ThermalPrior"]
 
 #: Watts of one unit of power in the model: it keeps the coefficients of like size.
 HECTOWATT = 100.0
+_Triple = tuple[FloatArray, FloatArray, FloatArray]
 _PAIRS = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
 
 
@@ -52,7 +53,7 @@ class ThermalPrior:
 
 
 class ThermalModel:
-    """Coefficients (n, 3) and covariances (n, 3, 3) of n rows.
+    """Coefficients and covariances of n rows, (n,) each.
 
     Examples
     --------
@@ -79,30 +80,39 @@ class ThermalModel:
 
     def __init__(self, prior: ThermalPrior, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
         self._prior = prior
-        self.b = np.stack([state[f"b{i}"] for i in range(3)], axis=1)
-        rows = len(self.b)
-        self.c = np.empty((rows, 3, 3))
-        for i, j in _PAIRS:
-            self.c[:, i, j] = self.c[:, j, i] = state[f"c{i}{j}"]
+        self._b = tuple(state[f"b{i}"] for i in range(3))
+        self._c = {pair: state[f"c{pair[0]}{pair[1]}"] for pair in _PAIRS}
 
     def dump(self) -> dict[str, FloatArray]:
         """Return the arrays under their declared names."""
-        return _arrays(self.b, self.c)
+        found = {f"b{i}": value for i, value in enumerate(self._b)}
+        return found | {f"c{i}{j}": value for (i, j), value in self._c.items()}
 
     def predict(self, watts: FloatArray, slow_watts: FloatArray) -> FloatArray:
         """Return the temperature that the model expects, °C."""
-        expected: FloatArray = (self.b * _regressors(watts, slow_watts)).sum(axis=1)
-        return expected
+        return self._expect(watts / HECTOWATT, slow_watts / HECTOWATT)
 
     def uncertainty(self, watts: FloatArray, slow_watts: FloatArray) -> FloatArray:
         """Return the standard deviation of that expectation, °C."""
-        x = _regressors(watts, slow_watts)
-        spread: FloatArray = np.sqrt(np.maximum((x * self._gain(x)).sum(axis=1), 0.0))
+        fast, slow = watts / HECTOWATT, slow_watts / HECTOWATT
+        spread: FloatArray = np.sqrt(np.maximum(_along(self._gain(fast, slow), fast, slow), 0.0))
         return spread
 
-    def _gain(self, x: FloatArray) -> FloatArray:
-        product: FloatArray = (self.c * x[:, None, :]).sum(axis=2)
-        return product
+    def _expect(self, fast: FloatArray, slow: FloatArray) -> FloatArray:
+        expected: FloatArray = self._b[0] + self._b[1] * fast + self._b[2] * slow
+        return expected
+
+    def _gain(self, fast: FloatArray, slow: FloatArray) -> _Triple:
+        """Covariance times the regressors (1, fast, slow).
+
+        Written out by component: three by three matrices per row cost several times as much.
+        """
+        c = self._c
+        return (
+            c[0, 0] + c[0, 1] * fast + c[0, 2] * slow,
+            c[0, 1] + c[1, 1] * fast + c[1, 2] * slow,
+            c[0, 2] + c[1, 2] * fast + c[2, 2] * slow,
+        )
 
     def learn(
         self, heat: FloatArray, watts: FloatArray, slow_watts: FloatArray, seconds: FloatArray
@@ -111,27 +121,38 @@ class ThermalModel:
 
         Rows with 0 seconds, or without a value, stay as they are.
         """
-        use = (seconds > 0.0) & np.isfinite(heat) & np.isfinite(watts) & np.isfinite(slow_watts)
-        x = np.where(use[:, None], _regressors(watts, slow_watts), 0.0)
+        fast, slow = watts / HECTOWATT, slow_watts / HECTOWATT
+        error = heat - self._expect(fast, slow)
+        use = (seconds > 0.0) & np.isfinite(error)
+        if not np.count_nonzero(use):
+            return self
         time = np.where(use, seconds, 1.0)
-        along = self._gain(x)
+        along = self._gain(fast, slow)
         noise = self._prior.noise_celsius2_seconds / time
-        gain = along / (noise + (x * along).sum(axis=1))[:, None]
-        error = np.where(use, heat, 0.0) - (self.b * x).sum(axis=1)
-        c = self.c - gain[:, :, None] * along[:, None, :]
-        c = c * np.exp(time / self._prior.memory_seconds)[:, None, None]
-        variance = np.maximum(np.diagonal(c, axis1=1, axis2=2), 1e-12)
-        shrink = np.minimum(1.0, np.array(self._prior.deviations) / np.sqrt(variance))
-        c = c * shrink[:, :, None] * shrink[:, None, :]
-        b = np.where(use[:, None], self.b + gain * error[:, None], self.b)
-        return ThermalModel(self._prior, _arrays(b, np.where(use[:, None, None], c, self.c)))
+        total = noise + _along(along, fast, slow)
+        gain = tuple(part / total for part in along)
+        state = {
+            f"b{i}": np.where(use, value + gain[i] * error, value)
+            for i, value in enumerate(self._b)
+        }
+        shrunk = self._forget(gain, along, np.exp(time / self._prior.memory_seconds))
+        state |= {
+            f"c{i}{j}": np.where(use, shrunk[i, j], value) for (i, j), value in self._c.items()
+        }
+        return ThermalModel(self._prior, state)
+
+    def _forget(
+        self, gain: Sequence[FloatArray], along: _Triple, growth: FloatArray
+    ) -> dict[tuple[int, int], FloatArray]:
+        """Return the covariance after a reading, grown by forgetting, up to that of the prior."""
+        c = {(i, j): (value - gain[i] * along[j]) * growth for (i, j), value in self._c.items()}
+        shrink = [
+            np.minimum(1.0, deviation / np.sqrt(np.maximum(c[i, i], 1e-12)))
+            for i, deviation in enumerate(self._prior.deviations)
+        ]
+        return {(i, j): value * (shrink[i] * shrink[j]) for (i, j), value in c.items()}
 
 
-def _arrays(b: FloatArray, c: FloatArray) -> dict[str, FloatArray]:
-    found = {f"b{i}": b[:, i].copy() for i in range(3)}
-    return found | {f"c{i}{j}": c[:, i, j].copy() for i, j in _PAIRS}
-
-
-def _regressors(watts: FloatArray, slow_watts: FloatArray) -> FloatArray:
-    ones = np.ones(len(watts))
-    return np.stack([ones, watts / HECTOWATT, slow_watts / HECTOWATT], axis=1)
+def _along(gain: _Triple, fast: FloatArray, slow: FloatArray) -> FloatArray:
+    """Multiply with the regressors (1, fast, slow) and add up."""
+    return gain[0] + gain[1] * fast + gain[2] * slow
