@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from schemas.alert import AlertEvent
 
 __all__ = [
+    "Acknowledgement",
     "Alert",
     "AlertPage",
     "DeliveryPage",
@@ -27,19 +28,46 @@ __all__ = [
 
 
 @pydantic_dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledgement:
+    """Who has an alert, since when and until when (RFC 3339)."""
+
+    by: str
+    at: str
+    until: str | None
+
+
+@pydantic_dataclass(frozen=True, slots=True, kw_only=True)
 class Alert(AlertEvent):
     """An alert as it stands now.
 
     Parameters
     ----------
+    state
+        firing, acknowledged, stale (its telemetry is lost) or resolved.
     last_seen_at
         Event time of the newest event, RFC 3339.
     received_at
         When the store first saw it, RFC 3339.
+    version
+        Grows with every change; also the ETag.
+    acknowledged, assignee, feedback
+        What people did with it.
+    stale_since, flapping_since, snoozed_until
+        Marks beside the state, RFC 3339; null where they do not hold.
+    reopens
+        How often it came back within the reopen window.
     """
 
     last_seen_at: str = ""
     received_at: str = ""
+    version: int = 1
+    acknowledged: Acknowledgement | None = None
+    assignee: str | None = None
+    feedback: str | None = None
+    stale_since: str | None = None
+    flapping_since: str | None = None
+    snoozed_until: str | None = None
+    reopens: int = 0
 
 
 class AlertPage(BaseModel):
@@ -54,12 +82,19 @@ class EventView(BaseModel):
 
     id: int = Field(description="Grows with every event; resume a stream after it.")
     alert_id: str = Field(description="The alert.")
-    seq: int = Field(description="The detector's count of events of this alert.")
-    origin: str = Field(description="detector, or api for a conclusion of the store.")
-    state: str = Field(description="firing or resolved.")
+    seq: int = Field(description="The origin's count of events of this alert.")
+    origin: str = Field(description="detector, api (a conclusion), lifecycle or operator.")
+    type: str = Field(description="What happened: fired, escalated, resolved, acknowledged, …")
+    actor: str = Field(description="Who did it: detector, api, or the name of a credential.")
+    detail: dict[str, Any] | None = Field(  # any JSON value
+        description="More about it: a comment, until when, because of what."
+    )
+    state: str = Field(description="State of the alert afterwards.")
     severity: str = Field(description="info, warning or critical.")
     received_at: str = Field(description="When the store got it, RFC 3339.")
-    event: AlertEvent = Field(description="The event itself.")
+    event: AlertEvent | None = Field(
+        description="The detector's event; null where it said nothing."
+    )
 
 
 class EventPage(BaseModel):
@@ -95,6 +130,9 @@ class DeliveryView(BaseModel):
     endpoint: str = Field(description="Its receiver.")
     alert_id: str = Field(description="The alert.")
     event_id: int = Field(description="The event it tells.")
+    kind: str = Field(description="What it tells: the type of the event.")
+    group_key: str = Field(description="Notices of one group are sent in their order.")
+    note: str | None = Field(description="Why it waits or was cancelled.")
     webhook_id: str = Field(description="Id sent to the receiver, the same for every attempt.")
     state: str = Field(description="pending, leased, done, dead or cancelled.")
     attempts: int = Field(description="Attempts made.")

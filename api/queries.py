@@ -16,10 +16,13 @@ import orjson
 import sqlalchemy as sa
 
 from api.database import Database
-from api.tables import DeliveryState, alert, delivery, endpoint, event
-from schemas.alert import AlertState, Severity, rfc3339
+from api.tables import IS_OPEN, DeliveryState, alert, delivery, endpoint, event, series
+from schemas.alert import Severity, rfc3339
 
-__all__ = ["AlertFilter", "CursorError", "Queries"]
+__all__ = ["OPEN", "AlertFilter", "CursorError", "Queries"]
+
+#: Filter word for every state but resolved.
+OPEN = "open"
 
 Json = dict[str, Any]  # decoded JSON, any value
 
@@ -34,13 +37,15 @@ class AlertFilter:
 
     Parameters
     ----------
+    state
+        A word of :class:`~api.lifecycle.State`, or ``open``: every state but resolved.
     since_ms, until_ms
         Alerts that were open at some time in [since, until), unix milliseconds.
     text
         Part of the summary, node, GPU, job or kind, whatever the case of ASCII letters.
     """
 
-    state: AlertState | None = None
+    state: str | None = None
     severity_min: Severity | None = None
     family: str | None = None
     kind: str | None = None
@@ -56,7 +61,7 @@ class AlertFilter:
         found: list[sa.ColumnElement[bool]] = [
             column == value
             for column, value in (
-                (alert.c.state, self.state.value if self.state else None),
+                (alert.c.state, None if self.state == OPEN else self.state),
                 (alert.c.family, self.family),
                 (alert.c.kind, self.kind),
                 (alert.c.node, self.node),
@@ -65,6 +70,8 @@ class AlertFilter:
             )
             if value is not None
         ]
+        if self.state == OPEN:
+            found.append(IS_OPEN)
         if self.severity_min is not None:
             found.append(alert.c.severity_rank >= self.severity_min.rank)
         if self.since_ms is not None:
@@ -108,7 +115,7 @@ class Queries:
         """Return the open alerts, gravest first, then newest."""
         query = (
             sa.select(alert)
-            .where(alert.c.state == AlertState.FIRING.value)
+            .where(IS_OPEN)
             .order_by(alert.c.severity_rank.desc(), alert.c.started_ms.desc())
             .limit(limit)
         )
@@ -117,7 +124,11 @@ class Queries:
 
     def alert(self, alert_id: str) -> Json | None:
         """Return one alert with its series, or None."""
-        query = sa.select(alert).where(alert.c.alert_id == alert_id)
+        query = (
+            sa.select(alert, series.c.payload.label("series"))
+            .join(series, series.c.alert_id == alert.c.alert_id, isouter=True)
+            .where(alert.c.alert_id == alert_id)
+        )
         with self._database.read() as connection:
             row = connection.execute(query).mappings().one_or_none()
         return None if row is None else _alert(row, series=True)
@@ -127,8 +138,8 @@ class Queries:
         query = (
             sa.select(event)
             .where(event.c.alert_id == alert_id)
-            # A conclusion of the store follows the detector's event of the same seq.
-            .order_by(event.c.seq.desc(), event.c.origin, event.c.id.desc())
+            # A conclusion of the store follows the detector's event of the same moment.
+            .order_by(event.c.observed_ms.desc(), event.c.id.desc())
             .limit(limit)
         )
         with self._database.read() as connection:
@@ -214,9 +225,29 @@ def _alert(row: _Row, *, series: bool) -> Json:
     shown["end_reason"] = row["end_reason"]
     shown["last_seen_at"] = rfc3339(row["last_seen_ms"])
     shown["received_at"] = rfc3339(row["received_ms"])
+    shown["version"] = row["version"]
+    shown["acknowledged"] = _acknowledged(row)
+    shown["assignee"] = row["assignee"]
+    shown["feedback"] = row["feedback"]
+    shown["stale_since"] = _time(row["stale_ms"])
+    shown["flapping_since"] = _time(row["flapping_ms"])
+    shown["snoozed_until"] = _time(row["snoozed_until_ms"])
+    shown["reopens"] = row["reopens"]
     if not series:
         shown["series"] = []
+    elif row["series"] is not None:
+        shown["series"] = orjson.loads(row["series"])
     return shown
+
+
+def _acknowledged(row: _Row) -> Json | None:
+    if row["acked_ms"] is None:
+        return None
+    return {
+        "by": row["acked_by"],
+        "at": rfc3339(row["acked_ms"]),
+        "until": _time(row["ack_until_ms"]),
+    }
 
 
 def _event(row: _Row) -> Json:
@@ -225,6 +256,9 @@ def _event(row: _Row) -> Json:
         "alert_id": row["alert_id"],
         "seq": row["seq"],
         "origin": row["origin"],
+        "type": row["type"],
+        "actor": row["actor"],
+        "detail": None if row["detail"] is None else orjson.loads(row["detail"]),
         "state": row["state"],
         "severity": row["severity"],
         "received_at": rfc3339(row["received_ms"]),
@@ -240,6 +274,9 @@ def _delivery(row: _Row) -> Json:
         "alert_id": row["alert_id"],
         "event_id": row["event_id"],
         "webhook_id": row["webhook_id"],
+        "kind": row["kind"],
+        "group_key": row["group_key"],
+        "note": row["note"],
         "state": row["state"],
         "attempts": row["attempts"],
         "next_attempt_at": _time(row["next_at_ms"]) if waiting else None,

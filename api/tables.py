@@ -7,17 +7,26 @@ searched, sorted or locked by.
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
 __all__ = [
+    "IS_OPEN",
     "DeliveryState",
     "alert",
+    "api_key",
     "attempt",
+    "audit",
     "consumer",
     "delivery",
     "endpoint",
     "event",
+    "idempotency",
     "metadata",
+    "routing",
+    "series",
+    "silence",
 ]
 
 metadata = sa.MetaData()
@@ -35,6 +44,9 @@ class DeliveryState:
     DEAD = "dead"
     CANCELLED = "cancelled"
 
+
+_OPEN_TEXT = sa.text("state <> 'resolved'")
+_WHILE_OPEN: dict[str, Any] = {"sqlite_where": _OPEN_TEXT, "postgresql_where": _OPEN_TEXT}
 
 alert = sa.Table(
     "alert",
@@ -57,7 +69,32 @@ alert = sa.Table(
     sa.Column("ended_ms", sa.BigInteger),
     sa.Column("end_reason", sa.Text),
     sa.Column("received_ms", sa.BigInteger, nullable=False),
+    # The newest AlertEvent without its series.
     sa.Column("payload", sa.Text, nullable=False),
+    # Grows with every change, by whomever: the ETag.
+    sa.Column("version", sa.BigInteger, nullable=False, server_default="1"),
+    # When the state last changed, by the store's clock.
+    sa.Column("changed_ms", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("rack", sa.Text),
+    sa.Column("cluster", sa.Text),
+    sa.Column("project", sa.Text),
+    sa.Column("caused_by", sa.String(36)),
+    sa.Column("acked_by", sa.Text),
+    sa.Column("acked_ms", sa.BigInteger),
+    sa.Column("ack_until_ms", sa.BigInteger),
+    # Severity that was acknowledged: a graver one ends the acknowledgement.
+    sa.Column("ack_rank", sa.Integer),
+    sa.Column("assignee", sa.Text),
+    sa.Column("feedback", sa.String(32)),
+    sa.Column("stale_ms", sa.BigInteger),
+    # Fingerprint of the alert that says that telemetry is lost.
+    sa.Column("stale_by", sa.String(36)),
+    sa.Column("flapping_ms", sa.BigInteger),
+    sa.Column("snoozed_until_ms", sa.BigInteger),
+    sa.Column("reopens", sa.Integer, nullable=False, server_default="0"),
+    # Severity at which somebody resolved it by hand while it still fired.
+    sa.Column("closed_rank", sa.Integer),
+    sa.Column("remind_ms", sa.BigInteger),
     sa.Index("ix_alert_started", "started_ms", "alert_id"),
     sa.Index("ix_alert_state", "state", "started_ms", "alert_id"),
     sa.Index("ix_alert_node", "node", "started_ms"),
@@ -65,15 +102,17 @@ alert = sa.Table(
     sa.Index("ix_alert_fingerprint", "fingerprint", "started_ms"),
     sa.Index("ix_alert_counts", "state", "severity", "family"),
     sa.Index("ix_alert_gravest", "state", "severity_rank", "started_ms"),
+    sa.Index("ix_alert_ended", "ended_ms"),
+    sa.Index("ix_alert_job", "job", "started_ms"),
+    sa.Index("ix_alert_open", "started_ms", "alert_id", **_WHILE_OPEN),
+    sa.Index("ix_alert_open_node", "node", **_WHILE_OPEN),
     # One open alert per identity: the store itself holds the promise.
-    sa.Index(
-        "ux_alert_open",
-        "fingerprint",
-        unique=True,
-        sqlite_where=sa.text("state = 'firing'"),
-        postgresql_where=sa.text("state = 'firing'"),
-    ),
+    sa.Index("ux_alert_open", "fingerprint", unique=True, **_WHILE_OPEN),
 )
+
+#: An alert is open until it is resolved, whatever else it is. A literal: with a parameter SQLite
+#: cannot know that the partial indexes serve.
+IS_OPEN: sa.ColumnElement[bool] = alert.c.state != sa.literal_column("'resolved'")
 
 event = sa.Table(
     "event",
@@ -82,13 +121,19 @@ event = sa.Table(
     sa.Column("id", ROW_ID, primary_key=True, autoincrement=True),
     sa.Column("alert_id", sa.String(36), nullable=False),
     sa.Column("seq", sa.BigInteger, nullable=False),
-    # "detector", or "api" for what the store concluded itself (superseded).
+    # "detector"; "api" for what the store concluded of it (superseded); "lifecycle" for what
+    # time or the store brought; "operator". The last two count seq by the alert's version.
     sa.Column("origin", sa.String(16), nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("severity", sa.String(16), nullable=False),
     sa.Column("observed_ms", sa.BigInteger, nullable=False),
     sa.Column("received_ms", sa.BigInteger, nullable=False),
+    # The AlertEvent without its series; null where nobody is told.
     sa.Column("payload", sa.Text, nullable=False),
+    # What happened, a word of EventType.
+    sa.Column("type", sa.String(32), nullable=False, server_default="updated"),
+    sa.Column("actor", sa.Text, nullable=False, server_default="detector"),
+    sa.Column("detail", sa.Text),
     sa.UniqueConstraint("alert_id", "seq", "origin", name="uq_event_identity"),
     sqlite_autoincrement=True,
 )
@@ -123,6 +168,11 @@ delivery = sa.Table(
     sa.Column("last_error", sa.Text),
     sa.Column("created_ms", sa.BigInteger, nullable=False),
     sa.Column("finished_ms", sa.BigInteger),
+    # The type of the event it tells, a word of EventType.
+    sa.Column("kind", sa.String(32), nullable=False, server_default="fired"),
+    sa.Column("group_key", sa.Text, nullable=False, server_default=""),
+    # Why it waits, was cancelled, or came late; for people.
+    sa.Column("note", sa.Text),
     sa.UniqueConstraint("event_id", "endpoint", name="uq_delivery_event"),
     sa.Index("ix_delivery_due", "state", "endpoint", "next_at_ms"),
     sa.Index("ix_delivery_order", "endpoint", "alert_id", "id"),
@@ -149,4 +199,85 @@ consumer = sa.Table(
     sa.Column("topic", sa.String(200), primary_key=True),
     sa.Column("partition", sa.Integer, primary_key=True),
     sa.Column("next_offset", sa.BigInteger, nullable=False),
+)
+
+series = sa.Table(
+    "series",
+    metadata,
+    # Beside the alert, so that lists need not read it.
+    sa.Column("alert_id", sa.String(36), primary_key=True),
+    sa.Column("seq", sa.BigInteger, nullable=False),
+    sa.Column("payload", sa.Text, nullable=False),
+)
+
+silence = sa.Table(
+    "silence",
+    metadata,
+    sa.Column("id", sa.String(36), primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("matchers", sa.Text, nullable=False),
+    sa.Column("comment", sa.Text, nullable=False),
+    sa.Column("created_by", sa.Text, nullable=False),
+    sa.Column("created_ms", sa.BigInteger, nullable=False),
+    sa.Column("updated_ms", sa.BigInteger, nullable=False),
+    sa.Column("starts_ms", sa.BigInteger, nullable=False),
+    sa.Column("ends_ms", sa.BigInteger, nullable=False),
+    sa.Column("recurrence", sa.Text),
+    sa.Index("ix_silence_ends", "ends_ms"),
+)
+
+routing = sa.Table(
+    "routing",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("tree", sa.Text, nullable=False),
+    sa.Column("updated_by", sa.Text, nullable=False),
+    sa.Column("updated_ms", sa.BigInteger, nullable=False),
+)
+
+api_key = sa.Table(
+    "api_key",
+    metadata,
+    sa.Column("id", sa.String(36), primary_key=True),
+    sa.Column("name", sa.String(64), nullable=False),
+    sa.Column("prefix", sa.String(16), nullable=False),
+    # SHA-256 of a key of 256 random bits: nothing to guess, so no slow hash is needed.
+    sa.Column("hash", sa.String(64), nullable=False, unique=True),
+    sa.Column("role", sa.String(16), nullable=False),
+    sa.Column("scopes", sa.Text, nullable=False),
+    sa.Column("created_by", sa.Text, nullable=False),
+    sa.Column("created_ms", sa.BigInteger, nullable=False),
+    sa.Column("expires_ms", sa.BigInteger),
+    sa.Column("revoked_ms", sa.BigInteger),
+    sa.Column("last_used_ms", sa.BigInteger),
+)
+
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    sa.Column("at_ms", sa.BigInteger, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("action", sa.String(64), nullable=False),
+    sa.Column("object_type", sa.String(32), nullable=False),
+    sa.Column("object_id", sa.Text, nullable=False),
+    sa.Column("detail", sa.Text),
+    sa.Column("request_id", sa.String(32)),
+    sa.Index("ix_audit_object", "object_type", "object_id", "id"),
+    sqlite_autoincrement=True,
+)
+
+idempotency = sa.Table(
+    "idempotency",
+    metadata,
+    sa.Column("principal", sa.String(100), primary_key=True),
+    sa.Column("key", sa.String(255), primary_key=True),
+    sa.Column("request_hash", sa.String(64), nullable=False),
+    # Null while the first request is under way.
+    sa.Column("status", sa.Integer),
+    sa.Column("headers", sa.Text),
+    sa.Column("body", sa.LargeBinary),
+    sa.Column("created_ms", sa.BigInteger, nullable=False),
+    sa.Index("ix_idempotency_created", "created_ms"),
 )

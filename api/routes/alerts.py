@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import Response
 
+from api.lifecycle import State
 from api.models import Alert, AlertPage, EventPage
 from api.problems import Problem
-from api.queries import AlertFilter, CursorError
+from api.queries import OPEN, AlertFilter, CursorError
 from api.routes.parts import (
     KNOWN_ONLY,
     PROBLEMS,
@@ -22,13 +24,25 @@ from api.routes.parts import (
     next_link,
     unix_ms,
 )
-from schemas.alert import AlertState, Severity
+from schemas.alert import Severity
 
 __all__ = ["router"]
 
 router = APIRouter(
     prefix="/v1/alerts", tags=["alerts"], responses=PROBLEMS, dependencies=KNOWN_ONLY
 )
+
+
+class StateFilter(StrEnum):
+    """States by which lists can be narrowed."""
+
+    OPEN = OPEN
+    FIRING = State.FIRING
+    ACKNOWLEDGED = State.ACKNOWLEDGED
+    STALE = State.STALE
+    RESOLVED = State.RESOLVED
+
+
 _Word = Annotated[str | None, Query(max_length=200)]
 _NOT_FOUND = "There is no alert with this id."
 _TIMELINE_LIMIT = 1000
@@ -38,7 +52,9 @@ _TIMELINE_LIMIT = 1000
 def list_alerts(
     request: Request,
     queries: QueriesOf,
-    state: Annotated[AlertState | None, Query(description="Only this state.")] = None,
+    state: Annotated[
+        StateFilter | None, Query(description="Only this state; open is every one but resolved.")
+    ] = None,
     severity_min: Annotated[Severity | None, Query(description="This severity or above.")] = None,
     family: _Word = None,
     kind: _Word = None,
@@ -60,7 +76,7 @@ def list_alerts(
     disturb the pages.
     """
     wanted = AlertFilter(
-        state=state,
+        state=state.value if state else None,
         severity_min=severity_min,
         family=family,
         kind=kind,

@@ -208,12 +208,8 @@ def test_the_store_itself_refuses_a_second_open_alert_of_a_fingerprint(
 ) -> None:
     """The promise does not rest on the ledger alone."""
     record(database, [make_event()])
+    with database.read() as connection:
+        row = dict(connection.execute(sa.select(alert)).mappings().one())
     with pytest.raises(Exception, match=r"(?i)unique"), database.write() as connection:
-        connection.execute(
-            sa.text(
-                "INSERT INTO alert SELECT 'other', fingerprint, seq, state, severity, "
-                "severity_rank, family, kind, scope, node, gpu_uuid, job, summary, started_ms, "
-                "last_seen_ms, ended_ms, end_reason, received_ms, payload FROM alert"
-            )
-        )
+        connection.execute(sa.insert(alert).values(row | {"alert_id": "other"}))
     assert [row[2] for row in final_state(database)] == [AlertState.FIRING.value]
