@@ -232,7 +232,7 @@ def replay(
     ] = None,
     format_: Annotated[
         str,
-        typer.Option("--format", metavar="auto|nvidia-smi|jsonl|csv", help="Form of the files."),
+        typer.Option("--format", metavar="FORMAT", help="Form of the files; see docs/replay.md."),
     ] = "auto",
     map_file: Annotated[
         Path | None, typer.Option("--map", metavar="MAP.toml", help="What the columns mean.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
@@ -10,9 +10,13 @@ from pathlib import Path
 import orjson
 
 from collector.replay.columnmap import ColumnMap, MapFormat
+from collector.replay.dmon import is_dmon_header
 from collector.replay.lines import Line, read_lines
+from collector.replay.profile import is_profile_line
+from collector.replay.scrape import is_prom_line
 from collector.replay.settings import ReplayFormat
 from collector.replay.smi import is_header, layout_of
+from collector.replay.smi_documents import is_text_start, is_xml_start
 from collector.replay.stats import ReplayStats
 from collector.replay.table import Role
 from collector.replay.tables import split_cells
@@ -22,6 +26,7 @@ from schemas.sample import SAMPLE_SCHEMA
 __all__ = ["FileKind", "decide"]
 
 _HEAD_LINES = 50
+_FAR_LINES = 5000
 _SHOWN_COLUMNS = 12
 _LOOKED_AT = 4096
 _MAGICS = (
@@ -41,6 +46,11 @@ class FileKind(StrEnum):
     MESSAGES = "jsonl"
     MAPPED = "csv"
     WIDE = "jsonl-wide"
+    SMI_XML = "smi-xml"
+    SMI_TEXT = "smi-text"
+    DMON = "dmon"
+    PROM = "prometheus"
+    PROFILE = "nvml-profile"
 
 
 def decide(path: Path, wanted: ReplayFormat, column_map: ColumnMap | None) -> FileKind:
@@ -57,7 +67,7 @@ def decide(path: Path, wanted: ReplayFormat, column_map: ColumnMap | None) -> Fi
             f"{path}, or leave out --format to have nvidia-smi's own CSV recognised."
         )
     head = _head(path)
-    kind = _recognise(head, column_map)
+    kind = _recognise(head, column_map) or _by_a_line(path)
     if kind is None or not _allowed(kind, wanted):
         raise _refusal(path, wanted, head, column_map)
     return kind
@@ -115,6 +125,26 @@ def _recognise(head: Sequence[Line], column_map: ColumnMap | None) -> FileKind |
     if any(_readable(cells) for cells in headers):
         return FileKind.SMI
     return None
+
+
+#: What a single line gives away, best first. Captures hold several forms: the fullest one counts.
+_TELLING: tuple[tuple[Callable[[str], bool], FileKind], ...] = (
+    (is_xml_start, FileKind.SMI_XML),
+    (is_text_start, FileKind.SMI_TEXT),
+    (is_profile_line, FileKind.PROFILE),
+    (is_dmon_header, FileKind.DMON),
+    (is_prom_line, FileKind.PROM),
+)
+
+
+def _by_a_line(path: Path) -> FileKind | None:
+    """Look further into a text for the line that tells what it is: captures begin with talk."""
+    found: set[FileKind] = set()
+    for line in islice(read_lines(path, ReplayStats()), _FAR_LINES):
+        found.update(kind for tells, kind in _TELLING if kind not in found and tells(line.text))
+        if FileKind.SMI_XML in found or FileKind.SMI_TEXT in found:
+            break
+    return next((kind for _, kind in _TELLING if kind in found), None)
 
 
 def _readable(header: Sequence[str]) -> bool:

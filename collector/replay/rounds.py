@@ -202,6 +202,9 @@ class Rounds:
             events=self._events_of(node, done.ts, rows),
             inventory=self._inventory_of(node, rows),
             jobs=_jobs(rows),
+            parents={
+                row.facts.gpu: row.facts.parent for row in rows if row.facts.parent is not None
+            },
         )
         return Booted(done.boot_id, reading)
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 
 from collector.replay.columnmap import ColumnMap, load_map
+from collector.replay.dmon import Dmon
 from collector.replay.formats import FileKind, decide
 from collector.replay.identity import Devices
 from collector.replay.lines import open_error, read_lines
 from collector.replay.messages import MessageLines
+from collector.replay.profile import Profile
 from collector.replay.rounds import Booted, Order, Rounds
+from collector.replay.scrape import PromText
 from collector.replay.settings import ReplaySettings
+from collector.replay.smi_documents import SmiText, SmiXml
 from collector.replay.stats import ReplayStats
 from collector.replay.tables import Context, MappedCsv, Reader, SmiCsv, WideJson
 from collector.source import Reading
@@ -23,6 +28,18 @@ __all__ = ["ReplaySource"]
 
 # Enough for a steady median, little to hold in memory.
 _HEAD_READINGS = 32
+#: Kinds of file that need no column map, in words.
+_OWN_WORDS: Mapping[FileKind, str] = MappingProxyType(
+    {
+        FileKind.SMI: "the CSV of nvidia-smi",
+        FileKind.MESSAGES: "foreshock's own messages",
+        FileKind.SMI_XML: "the XML of nvidia-smi",
+        FileKind.SMI_TEXT: "the status of nvidia-smi",
+        FileKind.DMON: "the output of a monitor mode",
+        FileKind.PROM: "the text of an exporter",
+        FileKind.PROFILE: "a profile of devices",
+    }
+)
 
 
 class ReplaySource:
@@ -139,18 +156,32 @@ class ReplaySource:
 def _reader(kind: FileKind, context: Context, order: Order, column_map: ColumnMap | None) -> Reader:
     if kind is FileKind.MESSAGES:
         return MessageLines(context=context, order=order)
-    if kind is FileKind.SMI or column_map is None:
-        return SmiCsv(context=context)
+    plain = _PLAIN.get(kind)
+    if plain is not None or column_map is None:
+        return (plain or SmiCsv)(context=context)
     if kind is FileKind.WIDE:
         return WideJson(context=context, map=column_map)
     return MappedCsv(context=context, map=column_map)
 
 
+#: Readers that need nothing but the context.
+_PLAIN: Mapping[FileKind, Callable[..., Reader]] = MappingProxyType(
+    {
+        FileKind.SMI: SmiCsv,
+        FileKind.SMI_XML: SmiXml,
+        FileKind.SMI_TEXT: SmiText,
+        FileKind.DMON: Dmon,
+        FileKind.PROM: PromText,
+        FileKind.PROFILE: Profile,
+    }
+)
+
+
 def _unused(column_map: Path, files: Sequence[Path], kinds: Sequence[FileKind]) -> Iterator[str]:
     """Say for which files the column map is of no use."""
     for path, kind in zip(files, kinds, strict=True):
-        if kind in {FileKind.SMI, FileKind.MESSAGES}:
-            what = "the CSV of nvidia-smi" if kind is FileKind.SMI else "foreshock's own messages"
+        what = _OWN_WORDS.get(kind)
+        if what is not None:
             yield (
                 f"The column map {column_map} is not used for {path}: it fits no column of it, "
                 f"and the file is {what}, which needs none."
