@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -20,11 +21,13 @@ from collector.echoes import Echoes, Origin, placed_events
 from collector.health import sentence_of
 from collector.host import HostFiles
 from collector.metrics import CollectorMetrics
+from collector.nvmlparent import NvmlChildSource
 from collector.patient import PatientPublisher
 from collector.publishing import SamplePublisher
-from collector.reading import DirectReader, Reader, ThreadReader
+from collector.reading import DirectReader, Reader, SourceReader, ThreadReader
 from collector.settings import CollectorSettings, SourceKind
 from collector.source import EventSource, JobSource, Reading, Source
+from collector.sources import child_settings
 from collector.spool import Message, Spool
 from collector.truth import refuse_impossible
 from schemas.codec import encode, sample_headers
@@ -120,6 +123,8 @@ class CollectorService:
         self._beat: float | None = None
         self._gpus: dict[str, int] = {}
         self._failing = False
+        self._wanted: CollectorSettings | None = None
+        self._release_asked = threading.Event()
 
     # -- the service -------------------------------------------------------------------------
 
@@ -157,6 +162,20 @@ class CollectorService:
             **({} if self._events is None else {"kernel_log": dict(self._events.health())}),
         }
 
+    def release(self) -> None:
+        """Let go of the GPUs for a reset, or take them back. Safe from any thread."""
+        self._release_asked.set()
+
+    def change(self, settings: CollectorSettings) -> None:
+        """Go on with other intervals and metric groups, losing no tick. Safe from any thread.
+
+        Parameters
+        ----------
+        settings
+            What else differs (source, node, addresses, spool) takes effect with the next start.
+        """
+        self._wanted = settings
+
     # -- live --------------------------------------------------------------------------------
 
     def _run_live(self, stop: threading.Event) -> None:
@@ -189,12 +208,18 @@ class CollectorService:
     ) -> None:
         clock = self._clock
         ticker = Ticker(self._settings.interval_seconds, start=clock.monotonic())
+        last: float | None = None
         anchor_ms = clock.unix_ms() - round(clock.monotonic() * 1000)
         while not stop.is_set():
             tick = ticker.next(clock.monotonic())
             self._metrics.ticks_missed.inc(tick.missed)
             if self._sleep(tick.due, stop, publisher):
                 return
+            if self._wanted is not None:
+                start = self._adopt(self._wanted, last, tick.due)
+                ticker = Ticker(self._settings.interval_seconds, start=start)
+                continue
+            last = tick.due
             if abs(clock.unix_ms() - clock.monotonic() * 1000 - anchor_ms) > _STEP_MS:
                 log.warning("wall_clock_was_set")
                 anchor_ms = clock.unix_ms() - round(clock.monotonic() * 1000)
@@ -208,15 +233,54 @@ class CollectorService:
             if self._source.exhausted:
                 return
 
+    def _adopt(self, wanted: CollectorSettings, last: float | None, due: float) -> float:
+        """Take over new settings between two ticks; return when the next tick is due."""
+        self._wanted = None
+        settings, interval = self._settings, wanted.interval_seconds
+        if last is not None and interval != settings.interval_seconds:
+            due = max(last + interval, self._clock.monotonic())
+        names = (
+            *("interval_seconds", "flush_seconds", "keyframe_seconds", "call_deadline_seconds"),
+            *("device_deadline_seconds", "groups", "slow_seconds", "release_seconds"),
+        )
+        self._settings = settings.model_copy(update={n: getattr(wanted, n) for n in names})
+        self._rules = replace(
+            self._rules,
+            interval_seconds=interval,
+            flush_seconds=wanted.flush_seconds,
+            keyframe_seconds=wanted.keyframe_seconds,
+        )
+        for batcher in self._batchers.values():
+            if self._publisher is not None:
+                self._publish(batcher.change(self._rules), self._publisher)
+        if isinstance(self._source, NvmlChildSource):
+            self._source.change(child_settings(self._settings), wanted.call_deadline_seconds)
+        log.info("settings_changed", interval_seconds=interval, groups=wanted.groups)
+        return due
+
+    def _release_if_asked(self) -> None:
+        if not self._release_asked.is_set():
+            return
+        self._release_asked.clear()
+        source = self._source
+        if not isinstance(source, NvmlChildSource):
+            log.warning("nothing_to_release", source=source.kind)
+        elif source.released:
+            source.take_back()
+        else:
+            source.release(self._settings.release_seconds)
+
     def _sleep(self, due: float, stop: threading.Event, publisher: SamplePublisher) -> bool:
         """Wait for the tick, looking at delivery reports on long waits; True if told to stop."""
         clock = self._clock
-        piece = _POLL_SECONDS if self._events is None else _HEAR_SECONDS
+        told = self._events is not None or hasattr(self._source, "heard")
+        piece = _HEAR_SECONDS if told else _POLL_SECONDS
         while True:
             if clock.sleep_until(min(due, clock.monotonic() + piece), stop):
                 return True
             self._beat = clock.monotonic()
-            if self._beat >= due:
+            self._release_if_asked()
+            if self._beat >= due or self._wanted is not None:
                 return False
             self._hear()
             publisher.step(clock.monotonic(), clock.unix_ms())
@@ -265,24 +329,33 @@ class CollectorService:
             self._hear()
 
     def _hear(self) -> None:
-        """Publish at once, without a reading of the GPUs, what the kernel tells."""
+        """Publish at once, without a reading of the GPUs, what driver and kernel tell."""
         node = self._settings.node
-        if self._events is None or self._publisher is None or node not in self._batchers:
+        if self._publisher is None or node not in self._batchers:
             return
         now = self._clock.unix_ms()
         listed = self._listed.get(node) or Reading(node=node, ts=now)
-        heard = placed_events(self._events.poll(now), listed.inventory)
-        heard = self._echoes.admit(Origin.KERNEL, heard, now)
+        heard = self._echoes.admit(Origin.DRIVER, self._heard_from_driver(), now)
+        if self._events is not None:
+            told = placed_events(self._events.poll(now), listed.inventory)
+            told = self._echoes.admit(Origin.KERNEL, told, now)
+            for event in told:
+                self._metrics.kernel_events.labels(kind=event.kind).inc(event.count)
+            heard += told
         if heard:
             self._last_ts = max(now, self._last_ts + 1)
             reading = replace(
                 listed, ts=self._last_ts, values={}, status={}, state=self._state, events=heard
             )
             self._publish(self._batchers[node].add(reading), self._publisher)
-        self._events.settle()
-        for event in heard:
-            self._metrics.kernel_events.labels(kind=event.kind).inc(event.count)
-        self._metrics.set_kernel_log(str(self._events.health().get("state")))
+        if self._events is not None:
+            self._events.settle()
+            self._metrics.set_kernel_log(str(self._events.health().get("state")))
+
+    def _heard_from_driver(self) -> tuple[SampleEvent, ...]:
+        # Any: an ability that only some sources have, see Source.
+        heard: Any = getattr(self._source, "heard", None)
+        return () if heard is None else tuple(heard())
 
     def _hanging(self, ts_ms: int, deadline: float) -> list[Reading]:
         if self._clock.monotonic() < deadline:
@@ -309,13 +382,15 @@ class CollectorService:
 
     def _make_reader(self) -> Reader:
         # Only a driver can hang.
+        if isinstance(self._source, NvmlChildSource):
+            return SourceReader(self._source, self._clock)
         if self._source.kind == SourceKind.NVML:
             return ThreadReader(self._source, self._clock)
         return DirectReader(self._source)
 
     def _let_go(self, reader: Reader) -> None:
         hangs = isinstance(reader, ThreadReader) and not reader.close()
-        if hangs or reader.busy:
+        if hangs or (reader.busy and not isinstance(reader, SourceReader)):
             log.warning("driver_call_left_behind")  # closing would hang in the same driver
             return
         self._source.close()

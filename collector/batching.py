@@ -86,6 +86,12 @@ class NodeBatcher:
             ready += self.flush()
         return ready
 
+    def change(self, rules: Batching) -> list[NodeSample]:
+        """Go on with other rules; return what was pending under the old ones."""
+        ready = self.flush()
+        self._rules = rules
+        return ready
+
     def flush(self) -> list[NodeSample]:
         """Return what is pending as one message, or nothing."""
         if not self._pending:

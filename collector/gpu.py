@@ -105,6 +105,13 @@ class Gpu:
         self._handle = None
         self._failed = code
 
+    def change(self, groups: frozenset[Group]) -> None:
+        """Read these groups from now on."""
+        self._groups = groups
+        self._plan = Plan(row for row in ROWS if row.group in groups)
+        self._carried = None
+        self._offered = metrics_of(groups)
+
     def close(self) -> None:
         """Give back what was taken from the driver."""
         self._gpm.close(self._door)

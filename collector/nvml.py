@@ -186,6 +186,15 @@ class NvmlSource:
         self._note_lost(answers, ts_ms)
         return [self._assemble(answers, ts_ms)]
 
+    def change(self, groups: frozenset[Group], slow_seconds: float) -> None:
+        """Read other metrics, or those that move slowly more or less often, from now on."""
+        self._slow_ms = round(slow_seconds * 1000)
+        self._slow_at = 0
+        if groups != self._groups:
+            self._groups = groups
+            for gpu in self._gpus:
+                gpu.change(groups)
+
     def watched(self) -> tuple[EventWatch, list[Watched]]:
         """Return an event set for the GPUs that have a handle, not yet registered."""
         gpus = [

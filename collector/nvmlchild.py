@@ -20,6 +20,7 @@ from collector.nvml import NvmlSource, load_pynvml
 from collector.nvmlevents import EventWatch
 from collector.nvmlwire import (
     AskReading,
+    Change,
     ChildSettings,
     SayEvents,
     SayHello,
@@ -147,18 +148,26 @@ class _Child:
         signal.signal(signal.SIGTERM, self._on_sigterm)
         while not self._stopping:
             command = self._next()
+            if isinstance(command, Change):
+                self._change(command)
+                continue
             if not isinstance(command, AskReading):
                 break
             (reading,) = self._source.read(command.ts)
             self._mouth.say(SayReading(command.number, self._shortened(reading)))
             self._listener.follow()
 
+    def _change(self, wanted: Change) -> None:
+        self._sweep.deadline_seconds = wanted.device_deadline_seconds
+        groups = frozenset(Group(name) for name in wanted.groups)
+        self._source.change(groups, wanted.slow_seconds)
+
     def close(self) -> None:
         """Shut NVML down, unless a call hangs in it: then shutting down would hang too."""
         if not self._sweep.stuck:
             self._source.close()
 
-    def _next(self) -> AskReading | Stop | None:
+    def _next(self) -> AskReading | Change | Stop | None:
         try:
             self._idle = True
             line = b"" if self._stopping else self._ears.readline()

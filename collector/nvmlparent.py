@@ -22,6 +22,7 @@ import structlog
 
 from collector.nvmlwire import (
     AskReading,
+    Change,
     ChildSettings,
     Lines,
     SayEvents,
@@ -33,7 +34,7 @@ from collector.nvmlwire import (
     load_word,
 )
 from collector.source import Reading
-from schemas.sample import CollectorState, EventKind, Inventory, SampleEvent
+from schemas.sample import CollectorState, EventKind, SampleEvent
 
 __all__ = ["NvmlChildSource"]
 
@@ -199,17 +200,19 @@ class NvmlChildSource:
         return self._released_until is not None
 
     def change(self, settings: ChildSettings, deadline_seconds: float) -> None:
-        """Go on with other settings: a new child takes over between two readings."""
+        """Go on with other settings, from the next reading on; the child stays the same one.
+
+        Another library is loaded by the next child: at the latest after a release.
+        """
         self._deadline = deadline_seconds
-        same = replace(
-            settings, known=self._settings.known, lost=self._settings.lost, host=settings.host
+        self._settings = replace(settings, host=self._settings.host)
+        self._tell(
+            Change(
+                groups=settings.groups,
+                slow_seconds=settings.slow_seconds,
+                device_deadline_seconds=settings.device_deadline_seconds,
+            )
         )
-        if same == self._settings:
-            return
-        self._settings = same
-        if self._child is not None:
-            self._end_child(_STOP_SECONDS)
-            self._start()
 
     # -- the child ---------------------------------------------------------------------------
 
@@ -220,14 +223,21 @@ class NvmlChildSource:
             self._start()
         if self._child is None or question is None or question.sent:
             return
+        question.sent = self._tell(AskReading(question.number, question.ts))
+
+    def _tell(self, word: ChildSettings | AskReading | Change) -> bool:
+        """Say something to the child; part with it if it has ended."""
+        if self._child is None:
+            return False
         stdin = self._child.process.stdin
+        assert stdin is not None  # noqa: S101 - a pipe, see _start; for the type checker
         try:
-            assert stdin is not None  # noqa: S101 - a pipe, see _start; for the type checker
-            stdin.write(dump(AskReading(question.number, question.ts)))
+            stdin.write(dump(word))
             stdin.flush()
-            question.sent = True
         except OSError:
             self._give_up("the child process has ended")
+            return False
+        return True
 
     def _may_start(self) -> bool:
         now = time.monotonic()
@@ -250,18 +260,13 @@ class NvmlChildSource:
             stdout=subprocess.PIPE,
             env=self._environment,
         )
-        assert process.stdin is not None  # noqa: S101 - pipes, as asked for two lines above
-        assert process.stdout is not None  # noqa: S101 - same
+        assert process.stdout is not None  # noqa: S101 - a pipe, as asked for
         os.set_blocking(process.stdout.fileno(), False)
         poll = select.poll()
         poll.register(process.stdout.fileno(), select.POLLIN | select.POLLHUP)
         self._child = _Running(process, poll, Lines())
         self.children_started += 1
-        try:
-            process.stdin.write(dump(told))
-            process.stdin.flush()
-        except OSError:
-            self._give_up("the child process did not start")
+        self._tell(told)
 
     def _listen(self, seconds: float) -> None:
         """Take in what the child says, waiting so long for the first word."""
@@ -324,7 +329,7 @@ class NvmlChildSource:
             ts=ts_ms,
             state=self._state,
             nvml_error=self._nvml_error,
-            inventory=self._inventory if self._inventory != Inventory() else Inventory(),
+            inventory=self._inventory,
         )
 
     def _give_up(self, reason: str, *, hangs: bool = False) -> None:

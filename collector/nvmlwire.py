@@ -20,6 +20,7 @@ from schemas.sample import GpuInventory, Inventory, SampleEvent
 
 __all__ = [
     "AskReading",
+    "Change",
     "ChildSettings",
     "Lines",
     "SayEvents",
@@ -80,6 +81,15 @@ class AskReading:
     ts: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The parent wants other metrics, or others more often, from the next reading on."""
+
+    groups: tuple[str, ...]
+    slow_seconds: float
+    device_deadline_seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     """The parent asks the child to let go of the driver and end."""
@@ -117,24 +127,27 @@ class SayLog:
 Word = SayHello | SayReading | SayEvents | SayLog
 
 
-def dump(word: ChildSettings | AskReading | Stop | Word) -> bytes:
+def dump(word: ChildSettings | AskReading | Change | Stop | Word) -> bytes:
     """Write a line. An inventory that stands unchanged is left out by the caller."""
     return orjson.dumps(_content(word), default=str, option=_OPTIONS)
 
 
-def _content(word: ChildSettings | AskReading | Stop | Word) -> object:
+def _content(word: ChildSettings | AskReading | Change | Stop | Word) -> object:
+    content: object = word
     match word:
         case AskReading():
-            return {"read": word.number, "ts": word.ts}
+            content = {"read": word.number, "ts": word.ts}
+        case Change():
+            content = {"change": word}
         case Stop() | SayHello():
-            return {"stop" if isinstance(word, Stop) else "hello": True}
+            content = {"stop" if isinstance(word, Stop) else "hello": True}
         case SayReading():
-            return {"read": word.number, "reading": word.reading}
+            content = {"read": word.number, "reading": word.reading}
         case SayEvents():
-            return {"events": word.events}
+            content = {"events": word.events}
         case SayLog():
-            return {"log": word.event, "level": word.level, "facts": word.facts}
-    return word
+            content = {"log": word.event, "level": word.level, "facts": word.facts}
+    return content
 
 
 def load_settings(line: bytes) -> ChildSettings:
@@ -146,9 +159,11 @@ def load_settings(line: bytes) -> ChildSettings:
     return ChildSettings(**raw, host=host, known=known)
 
 
-def load_command(line: bytes) -> AskReading | Stop:
+def load_command(line: bytes) -> AskReading | Change | Stop:
     """Read a later line that the child gets."""
     raw = orjson.loads(line)
+    if "change" in raw:
+        return Change(**{**raw["change"], "groups": tuple(raw["change"]["groups"])})
     return Stop() if "stop" in raw else AskReading(raw["read"], raw["ts"])
 
 

@@ -1,14 +1,16 @@
-"""How the loop asks its source: directly, or in a thread of its own under a deadline.
+"""How the loop asks its source: directly, by a source that waits itself, or in a thread.
 
-A driver call may never return and cannot be interrupted. The thread that made it is then left
-alone (it is a daemon: it does not keep the process alive), no second call is started beside it,
-and the loop goes on and says that the driver does not respond.
+A call may never return and cannot be interrupted. The thread that made it is then left alone (it
+is a daemon: it does not keep the process alive), no second call is started beside it, and the
+loop goes on and says that the driver does not respond. NVML is read by a child process instead,
+which can also be killed.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from typing import Protocol
 
 import structlog
@@ -16,7 +18,7 @@ import structlog
 from collector.clock import Clock
 from collector.source import Reading, Source
 
-__all__ = ["DirectReader", "Reader", "ThreadReader"]
+__all__ = ["DirectReader", "Reader", "SourceReader", "ThreadReader"]
 
 log = structlog.get_logger()
 
@@ -38,6 +40,53 @@ class Reader(Protocol):
     def result(self, until: float, stop: threading.Event) -> list[Reading] | None:
         """Return the readings, or None if they are not there at ``until`` (monotonic seconds)."""
         ...
+
+
+class SlowSource(Protocol):
+    """A source that begins a reading and hands it over later, as its own reader would."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a reading was begun and has not been handed over."""
+        ...
+
+    def begin(self, ts_ms: int) -> None:
+        """Begin a reading."""
+        ...
+
+    def result(self, until: float, stop: threading.Event) -> list[Reading] | None:
+        """Return the readings, or None if they are not there at ``until`` (system monotonic)."""
+        ...
+
+
+class SourceReader:
+    """Leaves the reading to a source that can wait for itself, by the clock of the loop.
+
+    Parameters
+    ----------
+    source
+        What is read.
+    clock
+        Measures how long the loop waits; the source waits as long in real time.
+    """
+
+    def __init__(self, source: SlowSource, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+
+    @property
+    def busy(self) -> bool:
+        """Whether a reading is on its way."""
+        return self._source.busy
+
+    def begin(self, ts_ms: int) -> None:
+        """Let the source begin."""
+        self._source.begin(ts_ms)
+
+    def result(self, until: float, stop: threading.Event) -> list[Reading] | None:
+        """Wait for the reading, at most until the given moment or until told to stop."""
+        left = until - self._clock.monotonic()
+        return self._source.result(time.monotonic() + left, stop)
 
 
 class DirectReader:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from collector.kernel.settings import KernelLogSettings
+from collector.readings import Group
 from collector.replay.settings import ReplaySettings
 from collector.simulated.settings import SimulatedSettings
 
@@ -96,6 +97,38 @@ class CollectorSettings(BaseModel):
         ge=0.1,
         le=600,
         description="A reading that takes longer, in seconds, makes the driver unresponsive.",
+    )
+    device_deadline_seconds: float = Field(
+        default=0.7,
+        ge=0.05,
+        le=60,
+        description="How long one GPU may keep the others waiting, in seconds; one that takes "
+        "longer is left out until its call comes back.",
+    )
+    groups: tuple[Group, ...] = Field(
+        default=tuple(Group),
+        min_length=1,
+        description="What is read of each GPU: core (temperature, power, utilisation, memory, "
+        "clocks, throttling, ECC totals, row remap, recovery action), limits, errors, links, media "
+        "(encoder, decoder, fans), samples (the driver's own), profiling (GPM), processes.",
+    )
+    slow_seconds: float = Field(
+        default=10.0,
+        ge=0,
+        le=3600,
+        description="How often limits, lifetime error counters, link states and processes are "
+        "asked for, in seconds; their last values are repeated in between. 0: at every reading.",
+    )
+    nvml_library: Path | None = Field(
+        default=None,
+        description="Where libnvidia-ml.so.1 lies; default: where the system looks for libraries.",
+    )
+    release_seconds: float = Field(
+        default=600.0,
+        ge=1,
+        le=24 * 3600,
+        description="After SIGUSR1 the GPUs are let go of so that they can be reset; after so "
+        "many seconds, or after a second SIGUSR1, they are taken back.",
     )
     expected_gpus: int | None = Field(
         default=None,

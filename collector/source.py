@@ -67,7 +67,8 @@ class Source(Protocol):
 
     A source with a history of its own may also carry ``boot_id`` (text, of the readings last
     returned) and ``interval_seconds`` (usual distance between two readings of a node); the agent
-    then publishes those instead of the kernel's boot id and the interval of the settings.
+    then publishes those instead of the kernel's boot id and the interval of the settings. A source
+    that is told of events between two readings offers ``heard()``: events since the last call.
     """
 
     #: Kind for ``collector.source`` on the wire: ``nvml``, ``simulated`` or ``replay``.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collector.kernel.settings import KernelLogUse
+from collector.nvmlwire import ChildSettings
 from collector.settings import CollectorSettings, SourceKind
 from collector.source import EventSource, Source
 
-__all__ = ["open_events", "open_source"]
+__all__ = ["child_settings", "open_events", "open_source"]
 
 
 def open_source(settings: CollectorSettings) -> Source:
@@ -28,9 +29,23 @@ def open_source(settings: CollectorSettings) -> Source:
         from collector.replay.source import ReplaySource  # noqa: PLC0415 - see above
 
         return ReplaySource(settings.replay)
-    from collector.nvml import NvmlSource, load_pynvml  # noqa: PLC0415 - see above
+    from collector.nvmlparent import NvmlChildSource  # noqa: PLC0415 - see above
 
-    return NvmlSource(load_pynvml(), node=settings.node, expected_gpus=settings.expected_gpus)
+    return NvmlChildSource(
+        child_settings(settings), deadline_seconds=settings.call_deadline_seconds
+    )
+
+
+def child_settings(settings: CollectorSettings) -> ChildSettings:
+    """Pick what the child that reads the driver has to know."""
+    return ChildSettings(
+        node=settings.node,
+        expected_gpus=settings.expected_gpus,
+        library=None if settings.nvml_library is None else str(settings.nvml_library),
+        groups=settings.groups,
+        slow_seconds=settings.slow_seconds,
+        device_deadline_seconds=settings.device_deadline_seconds,
+    )
 
 
 def open_events(settings: CollectorSettings) -> EventSource | None:

@@ -74,7 +74,7 @@ class GuardedSweep:
     """
 
     def __init__(self, deadline_seconds: float) -> None:
-        self._deadline = deadline_seconds
+        self.deadline_seconds = deadline_seconds
         self._stuck: set[Key] = set()
         self._lock = threading.Lock()
 
@@ -122,9 +122,9 @@ class GuardedSweep:
             turn.done.set()
 
         threading.Thread(target=run, name="nvml-sweep", daemon=True).start()
-        while not turn.done.wait(max(0.0, turn.begun + self._deadline - time.monotonic())):
+        while not turn.done.wait(max(0.0, turn.begun + self.deadline_seconds - time.monotonic())):
             with self._lock:
-                if turn.done.is_set() or time.monotonic() - turn.begun < self._deadline:
+                if turn.done.is_set() or time.monotonic() - turn.begun < self.deadline_seconds:
                     continue
                 turn.done.set()
                 self._stuck.add(pieces[todo[turn.place]][0])

@@ -8,7 +8,7 @@ node agent never loads the web framework.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -119,10 +119,10 @@ def _leave(outcome: Outcome) -> NoReturn:
     raise typer.Exit(outcome.exit_code)
 
 
-def _run(settings: Settings, name: str) -> NoReturn:
+def _run(settings: Settings, name: str, reload: Callable[[], Settings] | None = None) -> NoReturn:
     from foreshock.compose import run_composed
 
-    _leave(run_composed(settings, (name,)))
+    _leave(run_composed(settings, (name,), reload=reload))
 
 
 @app.command()
@@ -139,7 +139,7 @@ def up(config: ConfigOption = None) -> None:
 
     source = open_gpus(settings)
     set_up_logging(settings.log_level, settings.log_format)
-    _leave(run_up(settings, source))
+    _leave(run_up(settings, source, reload=lambda: _load(config).settings))
 
 
 @app.command()
@@ -192,7 +192,11 @@ def collect(
         replayed["files"] = tuple(replay)
     if map_file is not None:
         replayed["map"] = map_file
-    _run(_with_source(settings, source, replayed), "collector")
+
+    def again(found: Settings) -> Settings:
+        return _with_source(found, source, replayed)
+
+    _run(again(settings), "collector", reload=lambda: again(_load(config).settings))
 
 
 def _with_source(settings: Settings, source: str | None, replayed: dict[str, Any]) -> Settings:

@@ -7,11 +7,14 @@ a node agent loads neither the web framework nor the models.
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
+
+import structlog
 
 from bus import Bus, open_bus
 from bus.settings import BusSettings
@@ -22,9 +25,11 @@ from foreshock.health import HealthServer
 from foreshock.preflight import require_free_ports, require_right_settings
 from foreshock.run import Outcome, abandon, run_services
 from foreshock.service import Service
-from schemas.errors import ConfigError
+from schemas.errors import ConfigError, ForeshockError
 
-__all__ = ["SERVICES", "composed", "placed", "prepared_bus", "run_composed"]
+__all__ = ["SERVICES", "asked_of", "composed", "placed", "prepared_bus", "run_composed"]
+
+_log = structlog.get_logger()
 
 
 def _collector(settings: Settings, bus: Bus, source: Source | None) -> Service:
@@ -160,6 +165,7 @@ def run_composed(
     source: Source | None = None,
     stop: threading.Event | None = None,
     beside: Callable[[Sequence[Service]], None] | None = None,
+    reload: Callable[[], Settings] | None = None,
 ) -> Outcome:
     """Build services, run them until a signal comes, and let go. See :func:`composed`.
 
@@ -171,11 +177,53 @@ def run_composed(
         Ends the run when set.
     beside
         Called with the services before they run; must return at once.
+    reload
+        Loads the settings anew on SIGHUP; None leaves that signal as it is.
     """
     with composed(settings, names, source=source) as services:
         if beside is not None:
             beside(services)
-        outcome = run_services(services, stop if stop is not None else threading.Event())
+        outcome = run_services(
+            services,
+            stop if stop is not None else threading.Event(),
+            on_signals=asked_of(services, reload),
+        )
         if outcome.hung:
             abandon(outcome)  # closing the bus could wait for the thread that hangs
     return outcome
+
+
+def asked_of(
+    services: Sequence[Service], reload: Callable[[], Settings] | None
+) -> Mapping[int, Callable[[], None]]:
+    """Return what SIGHUP (settings anew) and SIGUSR1 (let go of the GPUs) do to a collector.
+
+    Parameters
+    ----------
+    services
+        What runs. Where no collector is among them the signals keep their usual meaning.
+    reload
+        Loads the settings anew.
+    """
+    if all(service.name != "collector" for service in services):
+        return {}
+    from collector.agent import CollectorService
+
+    collectors = [service for service in services if isinstance(service, CollectorService)]
+
+    def hang_up() -> None:
+        try:
+            settings = placed(reload()) if reload is not None else None
+        except ForeshockError as exc:
+            _log.error("settings_not_reloaded", reason=str(exc))
+            return
+        for collector in collectors:
+            if settings is not None:
+                collector.change(settings.collector)
+
+    def release() -> None:
+        for collector in collectors:
+            collector.release()
+
+    asked: dict[int, Callable[[], None]] = {signal.SIGUSR1: release}
+    return asked if reload is None else {signal.SIGHUP: hang_up, **asked}

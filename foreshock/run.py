@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -100,9 +100,13 @@ class _Runner:
             self._stop.set()
 
 
+#: Signals that end a run; others are asked of the services.
+_ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
 @contextmanager
-def _signals(on_signal: Callable[[int], None]) -> Iterator[None]:
-    """Call ``on_signal`` on SIGTERM and SIGINT; only the main thread may do so."""
+def _signals(on_signal: Callable[[int], None], others: Iterable[int]) -> Iterator[None]:
+    """Call ``on_signal`` on SIGTERM, SIGINT and others; only the main thread may do so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -116,7 +120,7 @@ def _signals(on_signal: Callable[[int], None]) -> Iterator[None]:
             interrupted.append(number)
         on_signal(number)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, handle) for number in (*_ENDING, *others)}
     try:
         yield
     finally:
@@ -129,6 +133,7 @@ def run_services(
     stop: threading.Event,
     *,
     grace_seconds: float = GRACE_SECONDS,
+    on_signals: Mapping[int, Callable[[], None]] | None = None,
 ) -> Outcome:
     """Run each service in a thread until ``stop`` is set, a signal comes, or all have ended.
 
@@ -143,20 +148,28 @@ def run_services(
         Set by SIGTERM, SIGINT or a failing service; may be set by the caller.
     grace_seconds
         How long services may take to end once ``stop`` is set.
+    on_signals
+        What is done for signals besides SIGTERM and SIGINT, by number; called in the main
+        thread within a moment, not in the handler. Must not raise.
     """
     runners = [_Runner(service, stop) for service in services]
     received: list[int] = []
+    asked = on_signals or {}
     # The handler only notes the signal: setting an Event inside it can deadlock with the wait
     # that it interrupts, whose lock is not reentrant.
-    with _signals(received.append):
+    with _signals(received.append, asked):
         # Before the threads, so that it never follows the line of one that failed at once.
         _log.info("service_running", services=[runner.name for runner in runners])
         for runner in runners:
             runner.thread.start()
         while not stop.wait(_POLL_SECONDS):
-            if received:
-                _log.info("stop_requested", signal=signal.Signals(received[0]).name)
-                stop.set()
+            while received:
+                number = received.pop(0)
+                if number in _ENDING:
+                    _log.info("stop_requested", signal=signal.Signals(number).name)
+                    stop.set()
+                    break
+                asked[number]()
             if not any(runner.thread.is_alive() for runner in runners):
                 stop.set()
         hung = _join(runners, grace_seconds)

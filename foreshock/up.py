@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from collector.source import Reading, Source
 from collector.sources import open_source
@@ -81,7 +81,9 @@ def _require_gpu(source: Source) -> None:
         raise ConfigError(sentence)
 
 
-def run_up(settings: Settings, source: Source) -> Outcome:
+def run_up(
+    settings: Settings, source: Source, *, reload: Callable[[], Settings] | None = None
+) -> Outcome:
     """Run collector, detector and api over one bus until a signal comes.
 
     Parameters
@@ -90,8 +92,10 @@ def run_up(settings: Settings, source: Source) -> Outcome:
         The effective settings.
     source
         What :func:`open_gpus` returned; closed at the end.
+    reload
+        Loads the settings anew on SIGHUP.
     """
-    return run_composed(settings, tuple(SERVICES), source=source, beside=_announce)
+    return run_composed(settings, tuple(SERVICES), source=source, beside=_announce, reload=reload)
 
 
 def _announce(services: Sequence[Service]) -> None:
