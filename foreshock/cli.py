@@ -36,6 +36,8 @@ topics_app = typer.Typer(help="The topics on the bus.", no_args_is_help=True)
 config_app = typer.Typer(help="The settings.", no_args_is_help=True)
 app.add_typer(topics_app, name="topics")
 app.add_typer(config_app, name="config")
+bench_app = typer.Typer(help="Measurements that anyone can repeat.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
 
 ConfigOption = Annotated[
     Path | None,
@@ -350,6 +352,50 @@ def config_sample() -> None:
     from foreshock.configtext import sample_toml
 
     typer.echo(sample_toml(), nl=False)
+
+
+@bench_app.command("detection")
+def bench_detection(
+    quick: Annotated[bool, typer.Option("--quick", help="A small part, in minutes.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated fleets.")] = 1,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Trials per fault class and magnitude.")
+    ] = None,
+    gpu_days: Annotated[
+        float | None, typer.Option(min=0, help="GPU-days of the healthy soak; 0 for none.")
+    ] = None,
+    rivals: Annotated[
+        bool, typer.Option("--rivals/--no-rivals", help="Tune and measure the rivals too.")
+    ] = True,
+    recordings: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of real recordings.")
+    ] = None,
+    json_out: Annotated[
+        Path | None, typer.Option("--json", metavar="OUT", help="Write the results as JSON.")
+    ] = None,
+    page_out: Annotated[
+        Path | None, typer.Option("--page", metavar="OUT.md", help="Write the page; else print it.")
+    ] = None,
+) -> None:
+    """Measure what the detector finds, how fast, and what it says wrongly.
+
+    A labelled fleet with faults and look-alikes goes through the detector and through simpler
+    ones beside it.
+    """
+    from foreshock.bench.command import bench_detection as run
+    from foreshock.logs import set_up_logging
+
+    set_up_logging("error", "auto")
+    run(
+        quick=quick,
+        seed=seed,
+        trials=trials,
+        gpu_days=gpu_days,
+        rivals=rivals,
+        recordings=recordings,
+        json_out=json_out,
+        page_out=page_out,
+    )
 
 
 @app.command()

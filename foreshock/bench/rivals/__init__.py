@@ -1,0 +1,1 @@
+"""What foreshock is compared with: simple detectors that people run, each tuned alike."""
