@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from collector.jobs.settings import JobSettings
 from collector.kernel.settings import KernelLogSettings
 from collector.readings import Group
 from collector.replay.settings import ReplaySettings
@@ -155,6 +156,9 @@ class CollectorSettings(BaseModel):
     )
     kernel: KernelLogSettings = Field(
         default_factory=KernelLogSettings, description="The kernel log of this node."
+    )
+    jobs: JobSettings = Field(
+        default_factory=JobSettings, description="Which job uses which GPU of this node."
     )
     simulated: SimulatedSettings = Field(
         default_factory=SimulatedSettings, description="The simulated fleet."

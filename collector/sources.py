@@ -5,9 +5,9 @@ from __future__ import annotations
 from collector.kernel.settings import KernelLogUse
 from collector.nvmlwire import ChildSettings
 from collector.settings import CollectorSettings, SourceKind
-from collector.source import EventSource, Source
+from collector.source import EventSource, JobSource, Source
 
-__all__ = ["child_settings", "open_events", "open_source"]
+__all__ = ["child_settings", "open_events", "open_jobs", "open_source"]
 
 
 def open_source(settings: CollectorSettings) -> Source:
@@ -63,3 +63,12 @@ def open_events(settings: CollectorSettings) -> EventSource | None:
     from collector.kernel.log import open_kernel_log  # noqa: PLC0415 - see above
 
     return open_kernel_log(settings.kernel)
+
+
+def open_jobs(settings: CollectorSettings) -> JobSource | None:
+    """Open what knows the jobs on the GPUs; None where the source knows them itself."""
+    if settings.source in {SourceKind.SIMULATED, SourceKind.REPLAY}:
+        return None
+    from collector.jobs.attribution import Attribution  # noqa: PLC0415 - see above
+
+    return Attribution(settings.jobs)

@@ -34,7 +34,7 @@ _log = structlog.get_logger()
 
 def _collector(settings: Settings, bus: Bus, source: Source | None) -> Service:
     from collector.agent import CollectorService
-    from collector.sources import open_events, open_source
+    from collector.sources import open_events, open_jobs, open_source
 
     return CollectorService(
         source if source is not None else open_source(settings.collector),
@@ -42,6 +42,7 @@ def _collector(settings: Settings, bus: Bus, source: Source | None) -> Service:
         settings.collector,
         prefix=settings.bus.prefix,
         events=open_events(settings.collector),
+        jobs=open_jobs(settings.collector),
     )
 
 
