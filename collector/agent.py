@@ -381,10 +381,10 @@ class CollectorService:
         return samples
 
     def _make_reader(self) -> Reader:
-        # Only a driver can hang.
+        # Only a driver or a server can hang.
         if isinstance(self._source, NvmlChildSource):
             return SourceReader(self._source, self._clock)
-        if self._source.kind == SourceKind.NVML:
+        if self._source.kind in {SourceKind.NVML, SourceKind.DCGM}:
             return ThreadReader(self._source, self._clock)
         return DirectReader(self._source)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from collector.dcgm.settings import DcgmSettings
 from collector.jobs.settings import JobSettings
 from collector.kernel.settings import KernelLogSettings
 from collector.readings import Group
@@ -23,6 +24,7 @@ class SourceKind(StrEnum):
     NVML = "nvml"
     SIMULATED = "simulated"
     REPLAY = "replay"
+    DCGM = "dcgm"
 
 
 class SpoolSettings(BaseModel):
@@ -68,8 +70,8 @@ class CollectorSettings(BaseModel):
 
     source: SourceKind = Field(
         default=SourceKind.NVML,
-        description="What is read: nvml (the GPUs of this node), simulated (a fleet that does not "
-        "exist) or replay (recorded telemetry).",
+        description="What is read: nvml (the GPUs of this node), dcgm (a dcgm-exporter that "
+        "runs already), simulated (a fleet that does not exist) or replay (recorded telemetry).",
     )
     node: str = Field(
         default_factory=socket.gethostname,
@@ -159,6 +161,9 @@ class CollectorSettings(BaseModel):
     )
     jobs: JobSettings = Field(
         default_factory=JobSettings, description="Which job uses which GPU of this node."
+    )
+    dcgm: DcgmSettings = Field(
+        default_factory=DcgmSettings, description="The exporter that the source dcgm reads."
     )
     simulated: SimulatedSettings = Field(
         default_factory=SimulatedSettings, description="The simulated fleet."

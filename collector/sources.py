@@ -29,6 +29,10 @@ def open_source(settings: CollectorSettings) -> Source:
         from collector.replay.source import ReplaySource  # noqa: PLC0415 - see above
 
         return ReplaySource(settings.replay)
+    if settings.source == SourceKind.DCGM:
+        from collector.dcgm.source import DcgmSource  # noqa: PLC0415 - see above
+
+        return DcgmSource(settings.dcgm, node=settings.node, expected_gpus=settings.expected_gpus)
     from collector.nvmlparent import NvmlChildSource  # noqa: PLC0415 - see above
 
     return NvmlChildSource(
