@@ -7,7 +7,7 @@ time: it is read as fast as the bus takes it, and the service ends with it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from bus.protocol import Bus
 from collector.batching import Batching, NodeBatcher
 from collector.clock import Clock, SystemClock, Ticker
 from collector.echoes import Echoes, Origin, placed_events
+from collector.exposed import GpuExposition, NodeNumbers
+from collector.footprint import give_memory_back
 from collector.health import sentence_of
 from collector.host import HostFiles
 from collector.metrics import CollectorMetrics
@@ -70,6 +72,8 @@ class CollectorService:
         Tells of events beside the source: the kernel log. Closed when the service ends.
     jobs
         Knows which jobs use the GPUs; asked where the source itself does not.
+    node_numbers
+        Tells of the machine around the GPUs when metrics are scraped.
     """
 
     name = "collector"
@@ -86,6 +90,7 @@ class CollectorService:
         host: HostFiles | None = None,
         events: EventSource | None = None,
         jobs: JobSource | None = None,
+        node_numbers: Callable[[], NodeNumbers] | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self._source = source
@@ -98,6 +103,8 @@ class CollectorService:
         self._echoes = Echoes()
         self._listed: dict[str, Reading] = {}
         self._metrics = CollectorMetrics(self.registry)
+        self._exposed = GpuExposition(self._alive, node_numbers)
+        self.registry.register(self._exposed)
         self._topic = SAMPLES.full_name(prefix)
         self._dead_letters = DEAD_LETTERS.full_name(prefix)
         self._live = source.kind != SourceKind.REPLAY
@@ -147,9 +154,7 @@ class CollectorService:
 
     def health(self) -> Mapping[str, object]:
         """Return whether readings arrive and messages leave. Safe from any thread."""
-        beat, publisher = self._beat, self._publisher
-        patience = max(_ALIVE_INTERVALS * self._settings.interval_seconds, 10.0)
-        alive = beat is not None and self._clock.monotonic() - beat < patience
+        alive, publisher = self._alive(), self._publisher
         waiting = publisher.waiting if publisher is not None else 0
         return {
             "ok": alive and self._state == CollectorState.OK,
@@ -161,6 +166,12 @@ class CollectorService:
             "spool_messages": waiting,
             **({} if self._events is None else {"kernel_log": dict(self._events.health())}),
         }
+
+    def _alive(self) -> bool:
+        """Tell whether the loop turns."""
+        beat = self._beat
+        patience = max(_ALIVE_INTERVALS * self._settings.interval_seconds, 10.0)
+        return beat is not None and self._clock.monotonic() - beat < patience
 
     def release(self) -> None:
         """Let go of the GPUs for a reset, or take them back. Safe from any thread."""
@@ -194,6 +205,7 @@ class CollectorService:
             metrics=self._metrics,
         )
         reader = self._reader or self._make_reader()
+        give_memory_back()
         try:
             self._beat_until(stop, reader, publisher)
         finally:
@@ -453,6 +465,7 @@ class CollectorService:
             events = placed_events(reading.events, reading.inventory)
             events = self._echoes.admit(Origin.DRIVER, events, reading.ts)
             reading = replace(reading, events=events)
+        self._exposed.show(reading)
         if reading.gpus:
             self._listed[reading.node] = replace(reading, events=(), nvml_error=None)
         return reading

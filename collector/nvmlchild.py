@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO, NoReturn
 
+from collector.footprint import give_memory_back
 from collector.nvml import NvmlSource, load_pynvml
 from collector.nvmlevents import EventWatch
 from collector.nvmlwire import (
@@ -41,7 +42,7 @@ from schemas.sample import Inventory
 
 __all__ = ["main"]
 
-_WAIT_MS = 200  # how long the listener is inside the driver before it lets others in
+_WAIT_MS = 1000  # how long the listener is inside the driver before it lets others in
 
 
 class _StopError(Exception):
@@ -76,6 +77,7 @@ class _Listener:
         self._mouth = mouth
         self._watch: EventWatch | None = None
         self._listing = 0
+        self._followed: frozenset[tuple[str, int]] = frozenset()
         self._inside = threading.Lock()
         self._open = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="nvml-events", daemon=True)
@@ -85,10 +87,15 @@ class _Listener:
         """Register anew if the GPUs were listed anew."""
         if self._listing == self._source.listings:
             return
+        watch, gpus = self._source.watched()
+        found = frozenset((gpu.uuid, gpu.number) for gpu in gpus)
+        if found == self._followed and self._open.is_set():
+            self._listing = self._source.listings  # listed anew, and all the same
+            return
         self.pause()
-        self._listing = self._source.listings
-        self._watch, gpus = self._source.watched()
-        self._watch.watch(gpus)
+        self._listing, self._followed = self._source.listings, found
+        self._watch = watch
+        watch.watch(gpus)
         if self._watch.watching:
             self._open.set()
 
@@ -100,6 +107,7 @@ class _Listener:
                 self._watch.close()
             self._watch = None
             self._listing = 0
+            self._followed = frozenset()
 
     def _listen(self) -> None:
         while True:
@@ -213,6 +221,7 @@ def main() -> NoReturn:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     ears, mouth = sys.stdin.buffer, _Mouth(pipe)
     child = _Child(load_settings(ears.readline()), ears, mouth)
+    give_memory_back()
     with contextlib.suppress(BrokenPipeError):  # the parent is gone; nobody is left to tell
         mouth.say(SayHello())
         child.serve()

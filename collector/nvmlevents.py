@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,11 @@ class Watched:
     handle: Any  # of the binding; its number identifies the device in an event
     uuid: str
     pci: str | None
+
+    @property
+    def number(self) -> int:
+        """What identifies the device behind the handle."""
+        return _number(self.handle)
 
 
 class EventWatch:
@@ -80,7 +86,7 @@ class EventWatch:
                     self._door.invoke(
                         "nvmlDeviceRegisterEvents", gpu.handle, offered & _WANTED, self._set
                     )
-                    self._gpus[_number(gpu.handle)] = gpu
+                    self._gpus[gpu.number] = gpu
             except DeviceError:
                 continue
 
@@ -137,8 +143,6 @@ class EventWatch:
 
 def _number(handle: Any) -> int:
     """Return the pointer behind a handle: the same device, the same number."""
-    import ctypes  # noqa: PLC0415 - for handles of the real binding only
-
     if isinstance(handle, ctypes._Pointer):  # noqa: SLF001 - the base of every pointer type
         return ctypes.cast(handle, ctypes.c_void_p).value or 0
     return id(handle)

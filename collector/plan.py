@@ -14,7 +14,7 @@ from typing import Any
 
 from collector.answers import Answers, field_value
 from collector.device import Call, Code, NvmlDoor, unsupported
-from collector.readings import CallRow, FieldRow, Group, Row
+from collector.readings import CallRow, Group, Row, Take
 from schemas.errors import DeviceError
 
 __all__ = ["Plan"]
@@ -78,8 +78,7 @@ class Plan:
             if answers.lost:
                 return answers
             batch = _Batch(self._replaced(answers))
-        for metric in self.unsupported:
-            answers.codes.setdefault(metric, int(Code.NOT_SUPPORTED))
+        answers.codes.update(dict.fromkeys(self.unsupported, int(Code.NOT_SUPPORTED)))
         return answers
 
     def _replaced(self, answers: Answers) -> list[Row]:
@@ -101,6 +100,9 @@ class Plan:
     def _ask(self, door: NvmlDoor, handle: object, question: Call) -> Any:
         """Ask under the name that worked last, or older ones."""
         alternatives = question.alternatives
+        if len(alternatives) == 1:
+            name, args = alternatives[0]
+            return door.invoke(name, handle, *args)
         first = self._names.get(question, 0)
         for place in range(first, len(alternatives)):
             name, args = alternatives[place]
@@ -120,52 +122,58 @@ class Plan:
             try:
                 result = self._ask(door, handle, question)
             except DeviceError as exc:
-                for row in rows:
-                    codes[row.metric] = exc.code
+                for metric, *_ in rows:
+                    codes[metric] = exc.code
                 if exc.code == Code.GPU_IS_LOST:
                     return
                 continue
-            for row in rows:
-                value = row.take(result)
+            for metric, take, times, per in rows:
+                value = take(result)
                 if value is None:
-                    codes[row.metric] = int(Code.NOT_SUPPORTED)
+                    codes[metric] = int(Code.NOT_SUPPORTED)
                 else:
-                    values[row.metric] = float(value) * row.times / row.per
+                    values[metric] = float(value) * times / per
 
     def _read_fields(self, door: NvmlDoor, handle: object, batch: _Batch, answers: Answers) -> None:
         try:
             result = door.invoke("nvmlDeviceGetFieldValues", handle, batch.ids)
         except DeviceError as exc:
-            answers.codes.update({row.metric: exc.code for row, _ in batch.fields})
+            answers.codes.update({metric: exc.code for metric, _, _ in batch.fields})
             return
         got, latency = _decoded(result)
         if latency is not None:
             self.latency = latency
-        for row, places in batch.fields:
+        for metric, per, places in batch.fields:
             parts = [got[place] for place in places]
+            if len(parts) == 1 and isinstance(parts[0], float):  # nearly all of them
+                answers.values[metric] = parts[0] / per
+                continue
             values = [value for value in parts if isinstance(value, float)]
             broken = [code for code in parts if isinstance(code, int) and not unsupported(code)]
             if broken:  # a sum without one of its parts would look like a counter reset
-                answers.codes[row.metric] = broken[0]
+                answers.codes[metric] = broken[0]
             elif values:
-                answers.values[row.metric] = sum(values) / row.per
+                answers.values[metric] = sum(values) / per
             else:
-                answers.codes[row.metric] = int(Code.NOT_SUPPORTED)
+                answers.codes[metric] = int(Code.NOT_SUPPORTED)
 
 
 class _Batch:
     """Rows in the order in which they are asked: each call once, each field once."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        calls: dict[Call, list[CallRow]] = {}
+        # As tuples rather than rows: these are gone through for every GPU at every tick.
+        calls: dict[Call, list[tuple[str, Take, float, float]]] = {}
         places: dict[int, int] = {}
-        self.fields: list[tuple[FieldRow, tuple[int, ...]]] = []
+        self.fields: list[tuple[str, float, tuple[int, ...]]] = []
         for row in rows:
             if isinstance(row, CallRow):
-                calls.setdefault(row.question, []).append(row)
+                calls.setdefault(row.question, []).append(
+                    (row.metric, row.take, row.times, row.per)
+                )
             else:
                 where = tuple(places.setdefault(field, len(places)) for field in row.fields)
-                self.fields.append((row, where))
+                self.fields.append((row.metric, row.per, where))
         self.calls = list(calls.items())
         # As pairs with scope 0: numbers alone make the binding try and fail for each.
         self.ids = [(field, 0) for field in places]

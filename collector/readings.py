@@ -18,10 +18,10 @@ from typing import Any
 
 from collector.device import Call, call
 
-__all__ = ["MEMORY_ROWS", "ROWS", "SLOW_GROUPS", "CallRow", "FieldRow", "Group", "Row"]
+__all__ = ["MEMORY_ROWS", "ROWS", "SLOW_GROUPS", "CallRow", "FieldRow", "Group", "Row", "Take"]
 
 # Any: results of the binding are ctypes structures, lists or numbers, by call.
-_Take = Callable[[Any], float | None]
+Take = Callable[[Any], float | None]
 
 
 class Group(StrEnum):
@@ -53,7 +53,7 @@ class CallRow:
 
     metric: str
     question: Call
-    take: _Take = float
+    take: Take = float
     times: float = 1.0
     per: float = 1.0
     group: Group = Group.CORE

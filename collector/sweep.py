@@ -7,6 +7,7 @@ on with the rest, and the device is not asked again until the lost thread comes 
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -76,6 +77,8 @@ class GuardedSweep:
     def __init__(self, deadline_seconds: float) -> None:
         self.deadline_seconds = deadline_seconds
         self._stuck: set[Key] = set()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     @property
@@ -103,7 +106,7 @@ class GuardedSweep:
         work: Callable[[Item], Result],
         results: list[Result | Hung],
     ) -> list[int]:
-        """Work in a new thread until all is done or one piece hangs; return what is left."""
+        """Work in the thread until all is done or one piece hangs; return what is left."""
         turn: _Round[Result] = _Round(len(todo))
 
         def run() -> None:
@@ -121,18 +124,33 @@ class GuardedSweep:
                     turn.results[number] = result
             turn.done.set()
 
-        threading.Thread(target=run, name="nvml-sweep", daemon=True).start()
+        self._begin(run)
         while not turn.done.wait(max(0.0, turn.begun + self.deadline_seconds - time.monotonic())):
             with self._lock:
                 if turn.done.is_set() or time.monotonic() - turn.begun < self.deadline_seconds:
                     continue
                 turn.done.set()
+                self._jobs.put(None)  # the thread ends when it comes back
+                self._thread = None
                 self._stuck.add(pieces[todo[turn.place]][0])
                 left = todo[turn.place + 1 :]
                 self._keep(todo[: turn.place], turn, results)
                 return left
         self._keep(todo, turn, results)
         return []
+
+    def _begin(self, job: Callable[[], None]) -> None:
+        """Give the job to the thread of the rounds before, or to a new one after a hang."""
+        if self._thread is None:
+            jobs = self._jobs = queue.SimpleQueue()
+
+            def work() -> None:
+                while (taken := jobs.get()) is not None:
+                    taken()
+
+            self._thread = threading.Thread(target=work, name="nvml-sweep", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
 
     @staticmethod
     def _keep(places: list[int], turn: _Round[Result], results: list[Result | Hung]) -> None:

@@ -7,10 +7,12 @@ the status ``implausible``, is counted, and its neighbours stay.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from collector.source import Reading
-from schemas.metrics import METRICS, plausible
+from schemas.metrics import METRICS, Metric, plausible
 from schemas.sample import ValueStatus
 
 __all__ = ["POWER_LIMIT_FACTOR", "refuse_impossible"]
@@ -57,12 +59,21 @@ def _out_of_range(reading: Reading) -> dict[str, set[int]]:
     refused: dict[str, set[int]] = {}
     for name, column in reading.values.items():
         metric = METRICS.get(name)
-        if metric is None:
+        if metric is None or _all_plausible(metric, column):
             continue
         for position, value in enumerate(column):
             if value is not None and not plausible(metric, value):
                 refused.setdefault(name, set()).add(position)
     return refused
+
+
+def _all_plausible(metric: Metric, column: Sequence[float | None]) -> bool:
+    """Tell it of a whole column at once, which nearly always holds."""
+    present = [value for value in column if value is not None]
+    # The sum shows what a minimum can hide: NaN compares as neither smaller nor larger.
+    return not present or (
+        math.isfinite(sum(present)) and metric.low <= min(present) and max(present) <= metric.high
+    )
 
 
 def _above_limit(reading: Reading, name: str) -> set[int]:

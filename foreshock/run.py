@@ -23,7 +23,7 @@ __all__ = ["GRACE_SECONDS", "Outcome", "abandon", "error_sentence", "run_service
 
 #: Seconds that services have to end; one less than promised, for the exit itself.
 GRACE_SECONDS = 9.0
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.25  # wakes the machine that little while nothing happens
 
 _log = structlog.get_logger()
 

@@ -335,7 +335,7 @@ def test_an_event_of_the_driver_arrives_between_two_readings(
 ) -> None:
     source = watch(standin)
     reading = read(source)
-    read(source, 1)
+    wait_for(lambda: standin.listeners() == 8)
     standin.happen(5, 0x8, 79)
     found: list[object] = []
     wait_for(lambda: bool(found.extend(source.heard()) or found))

@@ -487,12 +487,14 @@ ret_t nvmlDeviceRegisterEvents(device_t device, unsigned long long types, event_
     if (code != OK && code != NOT_SUPPORTED) return code;
     if (gpu < 0 || gpu >= 64) return INVALID_ARGUMENT;
     set->wanted[gpu] |= types;
+    note("listens");
     return OK;
 }
 
 /* The script: "-.events 2" is how many there are, "-.event.2 gpu type data" is the second. */
 ret_t nvmlEventSetWait_v2(event_set_t *set, event_t *out, unsigned timeout_ms) {
     double until = seconds() + timeout_ms / 1e3;
+    int changes = watch_script();
     answer_t answer;
     do {
         ret_t code = ask_system("nvmlEventSetWait", &answer);
@@ -506,10 +508,11 @@ ret_t nvmlEventSetWait_v2(event_set_t *set, event_t *out, unsigned timeout_ms) {
             if (sscanf(text, "%d %llu %llu", &gpu, &type, &data) != 3) continue;
             if (gpu < 0 || gpu >= 64 || !(set->wanted[gpu] & type)) continue;
             *out = (event_t){device_of(gpu, -1), type, data, 0xFFFFFFFFu, 0xFFFFFFFFu};
+            unwatch_script(changes);
             return OK;
         }
-        pause_ms(5);
-    } while (seconds() < until);
+    } while (await_change(changes, until));
+    unwatch_script(changes);
     return TIMEOUT;
 }
 

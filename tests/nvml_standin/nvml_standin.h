@@ -50,6 +50,10 @@ int fact(const char *key, char *text, size_t size);
 void note(const char *what);
 double seconds(void);
 void pause_ms(long ms);
+/* Wait for a change of the script without looking at it all the time: the real call sleeps. */
+int watch_script(void);
+int await_change(int watch, double until);
+void unwatch_script(int watch);
 
 device_t device_of(int gpu, int instance);
 int gpu_of(device_t device);

@@ -3,11 +3,13 @@
 #include "nvml_standin.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -110,6 +112,36 @@ void note(const char *what) {
     if (file < 0) return;
     dprintf(file, "%s %d\n", what, (int)getpid());
     close(file);
+}
+
+int watch_script(void) {
+    char folder[4096];
+    const char *path = getenv("NVML_STANDIN");
+    int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (watch < 0 || path == NULL) return watch;
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash != NULL) *slash = 0;
+    inotify_add_watch(watch, slash == NULL ? "." : folder, IN_MOVED_TO | IN_CLOSE_WRITE);
+    pause_ms(2); /* the next look is younger than the watch: no change falls between the two */
+    return watch;
+}
+
+/* 0 when the time is up. A change that came before the watch is seen by the caller's look. */
+int await_change(int watch, double until) {
+    char words[4096];
+    struct pollfd waited = {watch, POLLIN, 0};
+    double left = until - seconds();
+    if (left <= 0) return 0;
+    if (watch < 0)
+        pause_ms(20);
+    else if (poll(&waited, 1, (int)(left * 1e3) + 1) > 0)
+        while (read(watch, words, sizeof words) > 0) pause_ms(2);
+    return 1;
+}
+
+void unwatch_script(int watch) {
+    if (watch >= 0) close(watch);
 }
 
 static int find(const char *scope, const char *name, answer_t *answer) {

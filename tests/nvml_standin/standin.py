@@ -91,6 +91,13 @@ class Standin:
 
     def log(self) -> list[tuple[str, int]]:
         """Who attached, detached or made a forbidden call: (word, process id), oldest first."""
+        return [(word, pid) for word, pid in self._lines() if word != "listens"]
+
+    def listeners(self) -> int:
+        """How many GPUs have been registered for events, so far."""
+        return sum(1 for word, _ in self._lines() if word == "listens")
+
+    def _lines(self) -> list[tuple[str, int]]:
         if not self._log.exists():
             return []
         words = [line.split() for line in self._log.read_text().splitlines()]
