@@ -16,7 +16,7 @@ from typing import Any
 
 import detector.detectors
 from detector.base import Detector
-from detector.cohort.multivariate import Multivariate
+from detector.cohort.listing import COHORT_DETECTORS
 from detector.settings import DetectorSettings
 from schemas.errors import ConfigError
 
@@ -62,16 +62,20 @@ def build(
 
 def build_cohort(
     parameters: Mapping[str, Mapping[str, Any]] | None = None, disabled: Iterable[str] = ()
-) -> Multivariate | None:
-    """Make the cohort tier's detector, or None if it is disabled. Raises ConfigError."""
-    if Multivariate.name in set(disabled):
-        return None
-    made = _make(Multivariate, (parameters or {}).get(Multivariate.name, {}))
-    return made if isinstance(made, Multivariate) else None
+) -> tuple[Detector, ...]:
+    """Make the cohort tier's detectors that are not disabled. Raises ConfigError."""
+    left_out, overrides = set(disabled), parameters or {}
+    return tuple(
+        _make(cls, overrides.get(cls.name, {}))
+        for cls in COHORT_DETECTORS
+        if cls.name not in left_out
+    )
 
 
-def detectors_of(settings: DetectorSettings) -> tuple[tuple[Detector, ...], Multivariate | None]:
-    """Make the stream detectors, and the cohort detector unless it is disabled.
+def detectors_of(
+    settings: DetectorSettings,
+) -> tuple[tuple[Detector, ...], tuple[Detector, ...]]:
+    """Make the stream detectors, and those of the cohort tier, without the disabled ones.
 
     Raises
     ------
@@ -79,9 +83,9 @@ def detectors_of(settings: DetectorSettings) -> tuple[tuple[Detector, ...], Mult
         If a name or parameter is unknown.
     """
     cohort = build_cohort(settings.parameters, settings.disabled)
-    name = Multivariate.name
-    parameters = {key: value for key, value in settings.parameters.items() if key != name}
-    disabled = [key for key in settings.disabled if key != name]
+    names = {cls.name for cls in COHORT_DETECTORS}
+    parameters = {key: value for key, value in settings.parameters.items() if key not in names}
+    disabled = [key for key in settings.disabled if key not in names]
     return build(parameters, disabled), cohort
 
 

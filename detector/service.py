@@ -79,7 +79,7 @@ class DetectorService:
         )
         samples = Consuming(stream_wiring)
         self._loops = {"stream": samples}
-        if cohort is not None:
+        if cohort:
             cohort_wiring = replace(
                 stream_wiring,
                 source=WINDOWS,

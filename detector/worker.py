@@ -16,7 +16,6 @@ import orjson
 
 from bus.protocol import Headers, Record
 from detector.base import Detector
-from detector.cohort.multivariate import Multivariate
 from detector.cohort.tier import CohortTier
 from detector.engine import Engine
 from schemas.alert import AlertEvent
@@ -176,10 +175,16 @@ class SampleWorker:
 
 
 class WindowWorker:
-    """Cohort tier: ``gpu.windows`` into alerts."""
+    """Cohort tier: ``gpu.windows`` into alerts.
 
-    def __init__(self, detector: Multivariate) -> None:
-        self.tier = CohortTier(detector)
+    Parameters
+    ----------
+    detectors
+        From ``detector.registry.build_cohort``.
+    """
+
+    def __init__(self, detectors: Sequence[Detector]) -> None:
+        self.tier = CohortTier(detectors)
 
     def process(self, records: Sequence[Record], *, caught_up: bool) -> Output:
         """Decode and run the tier."""

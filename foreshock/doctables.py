@@ -6,7 +6,7 @@ import dataclasses
 import re
 
 from detector.base import Detector
-from detector.cohort.multivariate import Multivariate
+from detector.cohort.listing import COHORT_DETECTORS
 from detector.registry import available, build
 from schemas.metrics import CATALOGUE
 
@@ -32,7 +32,8 @@ def detector_sections() -> str:
     """Return a section per detector: its question, its kinds and its parameters."""
     made = {detector.name: detector for detector in build()}
     sections = [_section(made[name]) for name in available()]
-    return "\n".join([*sections, _section(Multivariate())])
+    sections += [_section(cls()) for cls in COHORT_DETECTORS]
+    return "\n".join(sections)
 
 
 def _section(detector: Detector) -> str:
@@ -73,5 +74,5 @@ def _first_lines(cls: type) -> str:
         r"Notes\n\s+-+\n(.*?)(?:\n\s*\n\s+(?:References|Examples)\n|\Z)", text, re.DOTALL
     )
     body = summary + ("\n\n" + notes.group(1) if notes else "")
-    plain = re.sub(r"``", "`", re.sub(r":mod:`([^`]*)`", r"`\1`", body))
+    plain = re.sub(r"``", "`", re.sub(r":(?:mod|class):`([^`]*)`", r"`\1`", body))
     return "\n".join(line.strip() for line in plain.splitlines())

@@ -13,7 +13,7 @@ import numpy as np
 from detector.arrays import FloatArray
 from schemas.window import WindowBatch
 
-__all__ = ["FEATURES", "LIMITS", "cohort_features"]
+__all__ = ["FEATURES", "FEATURE_WORDS", "LIMITS", "braked_ratio", "cohort_features"]
 
 #: Range of each feature over which the forest cuts; values outside are clipped to it.
 LIMITS: dict[str, tuple[float, float]] = {
@@ -24,6 +24,14 @@ LIMITS: dict[str, tuple[float, float]] = {
     "temperature_spread_ratio": (0.0, 1.0),
 }
 FEATURES = tuple(LIMITS)
+#: What the features are called in sentences.
+FEATURE_WORDS: dict[str, str] = {
+    "power_ratio": "power of its limit",
+    "gpu_utilization_ratio": "utilisation",
+    "memory_utilization_ratio": "memory-bus activity",
+    "sm_clock_ratio": "clock of its maximum",
+    "temperature_spread_ratio": "temperature spread of 50 °C",
+}
 # Where the limit is unknown, the power is seen against a board of this class.
 _FALLBACK_LIMIT_WATTS = 700.0
 _SPREAD_CELSIUS = 50.0
@@ -60,6 +68,16 @@ def cohort_features(batches: Sequence[WindowBatch]) -> FloatArray:
     low, high = np.array(list(LIMITS.values())).T
     clipped: FloatArray = np.clip(raw, low, high)
     return clipped
+
+
+#: Event reasons that are faults: software and hardware thermal slowdown, power brake.
+_BRAKES = 0x20 | 0x40 | 0x80
+
+
+def braked_ratio(batches: Sequence[WindowBatch]) -> float:
+    """Share of the GPUs of a window whose clocks were cut by heat or a power brake, 0 to 1."""
+    reasons = [bits for batch in batches for bits in batch.clock_event_reasons]
+    return sum(bits & _BRAKES != 0 for bits in reasons) / max(len(reasons), 1)
 
 
 def _means(batches: Iterable[WindowBatch], metric: str) -> FloatArray:

@@ -1,4 +1,4 @@
-"""The one door to river: a half-space forest with a moving quantile of its own scores.
+"""The first door to river: a half-space forest with a moving quantile of its own scores.
 
 Guards, each for a trap that was measured: only finite rows enter (one NaN makes river's means
 NaN for ever); a panic of river's compiled core is a BaseException and must not end the process;
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from river import anomaly, stats  # noqa: TID251 - this is the one door
+from river import anomaly, stats  # noqa: TID251 - one of the two doors
 
 from detector.arrays import FloatArray
 from schemas.errors import ForeshockError
 
-__all__ = ["Forest", "ModelError"]
+__all__ = ["Forest", "ModelError", "translated"]
 
 
 class ModelError(ForeshockError):
@@ -102,7 +102,7 @@ class Forest:
         try:
             return float(self._forest.score_one(features))
         except BaseException as exc:
-            raise self._translated(exc) from exc
+            raise translated(exc) from exc
 
     def learn(self, row: FloatArray) -> None:
         """Learn a row, and its score before it was learned. Raises ModelError."""
@@ -112,7 +112,7 @@ class Forest:
                 self._scores.update(float(self._forest.score_one(features)))
             self._forest.learn_one(features)
         except BaseException as exc:
-            raise self._translated(exc) from exc
+            raise translated(exc) from exc
         self.learned += 1
 
     def _features(self, row: FloatArray) -> dict[str, float]:
@@ -120,9 +120,9 @@ class Forest:
             raise ModelError(f"the model takes finite rows only, got {row.tolist()}")
         return dict(zip(self._names, row.tolist(), strict=True))
 
-    @staticmethod
-    def _translated(exc: BaseException) -> BaseException:
-        """Turn anything that river raises into ModelError; let the interpreter's own pass."""
-        if isinstance(exc, (KeyboardInterrupt, SystemExit, GeneratorExit)):
-            return exc
-        return ModelError(f"the model broke: {type(exc).__name__}: {exc}")
+
+def translated(exc: BaseException) -> BaseException:
+    """Turn anything that river raises into ModelError; let the interpreter's own pass."""
+    if isinstance(exc, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+        return exc
+    return ModelError(f"the model broke: {type(exc).__name__}: {exc}")

@@ -1,57 +1,58 @@
 """The cohort tier of one partition of ``gpu.windows``.
 
-A cohort's window closes at the minimum watermark over the sources that feed it, never at the
-maximum: partitions run at different speeds while they catch up. A source without news is left
-out only while there is no lag, and the end of input closes nothing that is incomplete.
+All windows of a job meet here, whatever node, partition or detector they come from. When one is
+complete (:mod:`detector.cohort.sources`), the job's members are compared with each other, then
+the job with its own past.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from detector.arrays import FloatArray, StateTable
-from detector.base import RowView
-from detector.cohort.features import FEATURES, LIMITS, cohort_features
-from detector.cohort.forest import Forest, ModelError
-from detector.cohort.multivariate import Multivariate
-from detector.episodes import EPISODE_FIELDS, advance, firing_rows
+from detector.arrays import FloatArray, prefixed, unprefixed
+from detector.base import Detector
+from detector.cohort.drift import Drift, level_columns
+from detector.cohort.features import FEATURES, braked_ratio, cohort_features
+from detector.cohort.listing import COHORT_DETECTORS
+from detector.cohort.members import Member, members_frame, members_of
+from detector.cohort.past import Past, Verdict
+from detector.cohort.rowbook import RowBook
+from detector.cohort.sources import Arrivals, Clocks
 from detector.frame import Frame
-from detector.wording import Spoken, alert_event
+from detector.stage import Stage
 from schemas.alert import AlertEvent, Scope, Subject
 from schemas.window import WINDOW_MS, WindowBatch
 
 __all__ = ["CohortTier"]
 
 AnyArray = np.ndarray[Any, np.dtype[Any]]  # state arrays have many dtypes
-_SILENT_MS = 60_000
+#: A cohort is forgotten after so long without a window; its past might still be of use before.
 _FORGET_MS = 6 * 3600 * 1000
-#: A node whose windows fall behind its own by more had its clock set back.
-_BACK_MS = 24 * 3600 * 1000
-#: Rows from which a model is rebuilt, and distance of the fixed boundaries: one hour each.
-_MEMORY = 360
-_BOUNDARY_MS = _MEMORY * WINDOW_MS
-_NO_ROWS = np.zeros((0, len(FEATURES) + 2))
+#: A job, or a member of it, without a window for so long has ended, if nothing lags.
+_ENDED_MS = 10 * 60_000
+_IMBALANCE = ("load_imbalance/straggler", "load_imbalance/hang", "load_imbalance/idle_member")
 
 
 @dataclass(slots=True)
 class _Cohort:
-    """State of one job or node.
-
-    ``history`` has a row per closed window: start, five features, 1 if it was learned.
-    """
+    """State of one job or node. ``members`` are those of its last windows, by key."""
 
     key: str
     job: str | None
-    sources: dict[str, int] = field(default_factory=dict)
-    waiting: dict[int, list[WindowBatch]] = field(default_factory=dict)
-    history: AnyArray = field(default_factory=_NO_ROWS.copy)
-    closed_until: int = 0
-    chosen: tuple[int, ...] = ()
-    forest: Forest | None = None
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    past: Past = field(default_factory=Past)
+    members: dict[str, Member] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def mark(self) -> int:
+        """How far the cohort's fastest node has got."""
+        return max(self.arrivals.sources.values(), default=0)
 
 
 class CohortTier:
@@ -59,15 +60,31 @@ class CohortTier:
 
     Parameters
     ----------
-    detector
-        Judges rarity; its parameters come from the settings.
+    detectors
+        From ``detector.registry.build_cohort``; all of them by default. Those of scope ``job``
+        judge cohorts, those of scope ``gpu`` the members of jobs.
     """
 
-    def __init__(self, detector: Multivariate | None = None) -> None:
-        self._detector = detector or Multivariate()
+    def __init__(self, detectors: Iterable[Detector] | None = None) -> None:
+        chosen = tuple(cls() for cls in COHORT_DETECTORS) if detectors is None else tuple(detectors)
         self._cohorts: dict[str, _Cohort] = {}
-        self._rows: dict[str, int] = {}
-        self._episodes = StateTable(EPISODE_FIELDS)
+        self._clocks = Clocks()
+        self._rows, self._member_rows = RowBook(), RowBook()
+        drift = next((d for d in chosen if isinstance(d, Drift)), Drift())
+        self._shift_unit = drift.min_shift
+        self._homes: dict[str, set[str]] = {}
+        self._jobs = Stage(
+            (d for d in chosen if d.scope == Scope.JOB),
+            lambda row, _position, _frame: self._subject(self._rows.key(row)),
+            lambda row: self._cohorts[self._rows.key(row)].labels,
+        )
+        self._members = Stage(
+            (d for d in chosen if d.scope == Scope.GPU),
+            lambda row, _position, _frame: self._member_subject(row),
+            lambda row: self._cohorts[_split(self._member_rows.key(row))[0]].labels,
+        )
+
+    # -- input ---------------------------------------------------------------------------------
 
     def process(self, batches: Sequence[WindowBatch], *, caught_up: bool) -> list[AlertEvent]:
         """Take windows in log order and judge every cohort window that they complete.
@@ -81,161 +98,220 @@ class CohortTier:
         """
         events: list[AlertEvent] = []
         for batch in batches:
-            cohort = self._take(batch)
-            events += self._close(cohort, caught_up=False)
+            for key in self._take(batch):
+                events += self._close(self._cohorts[key], caught_up=False)
         if caught_up:
+            self._clocks.leave_out_silent()
             for cohort in list(self._cohorts.values()):
                 events += self._close(cohort, caught_up=True)
-        self._forget()
-        return events
+            events += self._end_jobs()
+        return events + self._forget()
 
-    def _take(self, batch: WindowBatch) -> _Cohort:
+    def _take(self, batch: WindowBatch) -> list[str]:
+        """Take one window; return the cohorts of which it may complete one, its own first.
+
+        It is found here, window by window, and not once per call: how windows were batched
+        must not decide what is in one that closes.
+        """
+        slowest = self._clocks.slowest_partition()
+        self._clocks.hear(batch)
         cohort = self._cohorts.get(batch.cohort)
         if cohort is None:
-            cohort = self._cohorts[batch.cohort] = _Cohort(batch.cohort, batch.job)
-            self._row_of(batch.cohort)
-        if batch.end < cohort.closed_until - _BACK_MS:
-            cohort.closed_until, cohort.waiting = 0, {}
-        known = cohort.sources.get(batch.node, 0)
-        if batch.source.watermark < known - _BACK_MS:
-            known = 0
-        cohort.sources[batch.node] = max(known, batch.source.watermark)
-        already = [one.node for one in cohort.waiting.get(batch.start, ())]
-        if batch.end > cohort.closed_until and batch.node not in already:
-            cohort.waiting.setdefault(batch.start, []).append(batch)
-        return cohort
-
-    def _row_of(self, key: str) -> int:
-        """Return the row of a cohort's episode; rows of forgotten cohorts are used again."""
-        if key not in self._rows:
-            taken = set(self._rows.values())
-            free = (row for row in range(len(taken) + 1) if row not in taken)
-            self._rows[key] = next(free)
-            self._episodes.grow(self._rows[key] + 1)
-        return self._rows[key]
-
-    def _close(self, cohort: _Cohort, *, caught_up: bool) -> list[AlertEvent]:
-        marks = list(cohort.sources.values())
-        if caught_up:
-            newest = max(marks)
-            marks = [mark for mark in marks if mark > newest - _SILENT_MS]
-            cohort.sources = {
-                node: mark for node, mark in cohort.sources.items() if mark in set(marks)
-            }
-        until = min(marks)
-        events: list[AlertEvent] = []
-        for start in sorted(cohort.waiting):
-            if start + WINDOW_MS > until:
-                break
-            events += self._judge(cohort, start, cohort.waiting.pop(start))
-            cohort.closed_until = start + WINDOW_MS
-        return events
-
-    def _judge(self, cohort: _Cohort, start: int, batches: list[WindowBatch]) -> list[AlertEvent]:
-        """Score one closed window, move the episode, then learn."""
-        row = cohort_features(sorted(batches, key=lambda batch: batch.node))
-        self._prepare(cohort, start, row)
-        picked = row[list(cohort.chosen)]
-        forest = cohort.forest
-        if forest is None or not cohort.chosen or not np.isfinite(picked).all():
-            return []
-        try:
-            frame = self._frame(cohort, start, row, forest, forest.score(picked))
-            events = self._advance(cohort, frame, batches)
-            learned = not self._is_open(cohort)
-            if learned:
-                forest.learn(picked)
-        except ModelError:
-            cohort.forest, cohort.history = None, _NO_ROWS.copy()
-            return []
-        entry = np.concatenate([[start], row, [float(learned)]])
-        cohort.history = np.vstack([cohort.history, entry])
-        return events
-
-    def _prepare(self, cohort: _Cohort, start: int, row: FloatArray) -> None:
-        """Build the model at first sight, and anew when a fixed boundary is crossed."""
-        if not cohort.chosen:
-            cohort.chosen = tuple(np.flatnonzero(np.isfinite(row)).tolist())
-            cohort.forest = None  # one that was made before had no features
-        last = int(cohort.history[-1, 0]) if len(cohort.history) else start
-        if cohort.forest is None or last // _BOUNDARY_MS != start // _BOUNDARY_MS:
-            cohort.history = cohort.history[-_MEMORY:]
-            cohort.forest = _rebuild(cohort, boundary=start // _BOUNDARY_MS * _BOUNDARY_MS)
-
-    def _frame(
-        self, cohort: _Cohort, start: int, row: FloatArray, forest: Forest, rarity: float
-    ) -> Frame:
-        seconds = WINDOW_MS / 1000.0
-        frame = Frame.of(metrics={}, ts=[start + WINDOW_MS], dt=seconds)
-        frame.rows = np.array([self._rows[cohort.key]])
-        frame.extra = {name: row[i : i + 1] for i, name in enumerate(FEATURES)}
-        frame.extra["rarity"] = np.array([rarity])
-        frame.extra["usual"] = np.array([forest.usual])
-        frame.extra["history"] = np.array([float(forest.learned)])
-        return frame
-
-    def _advance(
-        self, cohort: _Cohort, frame: Frame, batches: list[WindowBatch]
-    ) -> list[AlertEvent]:
-        spec = self._detector.kinds[0]
-        step = self._detector.step(frame, {}, {})
-        scope = Scope.JOB if cohort.job else Scope.NODE
-        node = None if cohort.job else cohort.key
+            past = Past(shift_unit=self._shift_unit)
+            cohort = self._cohorts[batch.cohort] = _Cohort(batch.cohort, batch.job, past=past)
+            self._jobs.grow(self._rows.row(batch.cohort) + 1)
+        cohort.arrivals.take(batch)
+        home = self._homes.setdefault(batch.node, set())
+        home.add(batch.cohort)
+        moved = self._clocks.slowest_partition() != slowest
+        others = self._cohorts if moved else home
         return [
-            alert_event(
-                Spoken(
-                    detector=self._detector,
-                    kind=spec.kind,
-                    transition=moved,
-                    row=RowView(frame, step, 0),
-                    subject=Subject(scope=scope, node=node, job=cohort.job),
-                    labels=dict(batches[0].labels) or None,
-                )
-            )
-            for moved in advance(self._episodes, spec, frame, step.judgements[spec.kind])
+            batch.cohort,
+            *sorted(k for k in others if k != batch.cohort and self._cohorts[k].arrivals.waiting),
         ]
 
-    def _is_open(self, cohort: _Cohort) -> bool:
-        return bool(firing_rows(self._episodes, np.array([self._rows[cohort.key]]))[0])
+    def _close(self, cohort: _Cohort, *, caught_up: bool) -> list[AlertEvent]:
+        events: list[AlertEvent] = []
+        for start in cohort.arrivals.complete(self._clocks, caught_up=caught_up):
+            batches = cohort.arrivals.close(start)
+            cohort.labels = dict(batches[0].labels)
+            if cohort.job is not None:
+                events += self._judge_members(cohort, start, batches)
+            events += self._judge_cohort(cohort, start, batches)
+        return events
 
-    def _forget(self) -> None:
-        """Drop cohorts without a window for hours; their episodes end unsaid with the job.
+    # -- members of a job ----------------------------------------------------------------------
 
-        The time is what two cohorts agree on: one node whose clock runs years ahead must not
-        make the tier forget all others.
+    def _judge_members(
+        self, cohort: _Cohort, start: int, batches: Sequence[WindowBatch]
+    ) -> list[AlertEvent]:
+        """Compare the members; those that are no longer there are let go first."""
+        members = {member.key: member for member in members_of(batches)}
+        speaking = {batch.node for batch in batches}
+        gone = {
+            key: "compared_on_its_node" if member.node in speaking else "left_the_job"
+            for key, member in cohort.members.items()
+            if key not in members
+            and (member.node in speaking or cohort.seen[key] < start - _ENDED_MS)
+        }
+        events = self._let_go(cohort, gone, start)
+        if len(members) < 2:
+            return events
+        cohort.members |= members
+        rows = [self._member_rows.row(_joined(cohort.key, key)) for key in members]
+        self._members.grow(max(rows) + 1)
+        before = [cohort.seen.get(key, 0) for key in members]
+        frame = members_frame(list(members.values()), rows, start, before)
+        cohort.seen |= dict.fromkeys(members, start)
+        return events + self._members.run(frame)
+
+    def _let_go(self, cohort: _Cohort, gone: Mapping[str, str], at_ms: int) -> list[AlertEvent]:
+        """End what is open on members and free their rows; ``gone`` is key to reason."""
+        events: list[AlertEvent] = []
+        for key, reason in sorted(gone.items()):
+            name = _joined(cohort.key, key)
+            if name in self._member_rows:
+                row = self._member_rows.row(name)
+                subjects = {row: self._member_subject(row)}
+                events += self._members.close(np.array([row]), subjects, at_ms, reason)
+                self._member_rows.free(name)
+            cohort.members.pop(key, None)
+            cohort.seen.pop(key, None)
+        return events
+
+    def _imbalanced(self, cohort: _Cohort) -> float:
+        """Count the members with an open alert."""
+        names = [_joined(cohort.key, key) for key in cohort.members]
+        rows = [self._member_rows.row(name) for name in names if name in self._member_rows]
+        if not rows:
+            return 0.0
+        opened = self._members.open_now(np.array(rows))
+        flags = [opened[kind] for kind in _IMBALANCE if kind in opened]
+        return float(np.any(flags, axis=0).sum()) if flags else 0.0
+
+    # -- a job against its past ----------------------------------------------------------------
+
+    def _judge_cohort(
+        self, cohort: _Cohort, start: int, batches: Sequence[WindowBatch]
+    ) -> list[AlertEvent]:
+        """Score one closed window, move the episodes, then learn."""
+        if not self._jobs.detectors:
+            return []
+        row = cohort_features(batches)
+        verdict = cohort.past.judge(start, row)
+        if verdict is None:
+            return []
+        frame = self._cohort_frame(cohort, start, row, verdict, braked_ratio(batches))
+        events = self._jobs.run(frame)
+        at = self._rows.row(cohort.key)
+        unusual = self._jobs.is_open(("novelty", "multivariate"), at)
+        cohort.past.learn(start, row, usual=not unusual)
+        return events
+
+    def _cohort_frame(
+        self, cohort: _Cohort, start: int, row: FloatArray, said: Verdict, braked: float
+    ) -> Frame:
+        frame = Frame.of(metrics={}, ts=[start + WINDOW_MS], dt=WINDOW_MS / 1000.0)
+        frame.rows = np.array([self._rows.row(cohort.key)])
+        frame.extra = {name: row[i : i + 1] for i, name in enumerate(FEATURES)}
+        frame.extra |= level_columns(said.level, said.before)
+        for name, value in (
+            ("rarity", said.rarity),
+            ("usual", said.usual),
+            ("history", said.history),
+            ("braked_ratio", braked),
+            ("imbalanced_members", self._imbalanced(cohort)),
+        ):
+            frame.extra[name] = np.array([value])
+        return frame
+
+    # -- who is meant --------------------------------------------------------------------------
+
+    def _subject(self, key: str) -> Subject:
+        cohort = self._cohorts[key]
+        scope = Scope.JOB if cohort.job else Scope.NODE
+        return Subject(scope=scope, node=None if cohort.job else key, job=cohort.job)
+
+    def _member_subject(self, row: int) -> Subject:
+        key, member = _split(self._member_rows.key(row))
+        cohort = self._cohorts[key]
+        return cohort.members[member].subject(cohort.job)
+
+    # -- the end of jobs -----------------------------------------------------------------------
+
+    def _now(self) -> int:
+        """Return the time that two cohorts agree on, unix milliseconds; 0 while there is one.
+
+        One node whose clock runs years ahead must not make the tier forget all others.
         """
-        marks = {key: max(one.sources.values()) for key, one in self._cohorts.items()}
-        if len(marks) < 2:
-            return
-        now = sorted(marks.values())[-2]
-        for key in [key for key, mark in marks.items() if mark <= now - _FORGET_MS]:
-            del self._cohorts[key]
-            self._episodes.reset(np.array([self._rows.pop(key)]))
+        marks = sorted(cohort.mark for cohort in self._cohorts.values())
+        return marks[-2] if len(marks) > 1 else 0
+
+    def _end_jobs(self) -> list[AlertEvent]:
+        """End what is open in cohorts that have no windows any more, while nothing lags."""
+        ended = self._now() - _ENDED_MS
+        events: list[AlertEvent] = []
+        for cohort in self._cohorts.values():
+            if cohort.mark <= ended:
+                events += self._end(cohort)
+        return events
+
+    def _end(self, cohort: _Cohort) -> list[AlertEvent]:
+        at_ms = cohort.arrivals.closed_until or cohort.mark
+        events = self._let_go(cohort, dict.fromkeys(cohort.members, "job_ended"), at_ms)
+        row = self._rows.row(cohort.key)
+        if any(flags[0] for flags in self._jobs.open_now(np.array([row])).values()):
+            subjects = {row: self._subject(cohort.key)}
+            events += self._jobs.close(np.array([row]), subjects, at_ms, "job_ended")
+        return events
+
+    def _forget(self) -> list[AlertEvent]:
+        """Drop cohorts without a window for hours."""
+        old = self._now() - _FORGET_MS
+        events: list[AlertEvent] = []
+        for cohort in [one for one in self._cohorts.values() if one.mark <= old]:
+            events += self._end(cohort)
+            self._jobs.close(np.array([self._rows.row(cohort.key)]), {}, 0, "forgotten")
+            self._rows.free(cohort.key)
+            for node in cohort.arrivals.sources:
+                self._homes.get(node, set()).discard(cohort.key)
+            del self._cohorts[cohort.key]
+        return events
+
+    # -- state ---------------------------------------------------------------------------------
 
     def open_count(self) -> int:
         """Count the open episodes."""
-        return int((self._episodes["phase"] == 2).sum())
+        return self._jobs.open_count() + self._members.open_count()
 
     def dump(self) -> tuple[dict[str, Any], dict[str, AnyArray]]:
         """Return the state: JSON values and arrays. Models are not in it."""
         facts = {
-            "rows": self._rows,
+            "rows": self._rows.dump(),
+            "member_rows": self._member_rows.dump(),
+            "clocks": {"nodes": self._clocks.nodes, "partitions": self._clocks.partitions},
             "cohorts": [
                 {
                     "key": cohort.key,
                     "job": cohort.job,
-                    "sources": cohort.sources,
-                    "waiting": [batch for some in cohort.waiting.values() for batch in some],
-                    "closed_until": cohort.closed_until,
-                    "chosen": cohort.chosen,
+                    **cohort.arrivals.dump(),
+                    "chosen": cohort.past.chosen,
+                    "members": list(cohort.members.values()),
+                    "seen": cohort.seen,
+                    "labels": cohort.labels,
                 }
                 for cohort in self._cohorts.values()
             ],
         }
-        arrays = {
-            f"history/{self._rows[cohort.key]}": cohort.history for cohort in self._cohorts.values()
+        history = {
+            f"history/{self._rows.row(cohort.key)}": cohort.past.history
+            for cohort in self._cohorts.values()
         }
-        return facts, arrays | {f"episode/{k}": v for k, v in self._episodes.dump().items()}
+        return facts, {
+            **history,
+            **prefixed("jobs", self._jobs.dump()),
+            **prefixed("members", self._members.dump()),
+        }
 
     def load(
         self,
@@ -248,43 +324,69 @@ class CohortTier:
         Parameters
         ----------
         facts, arrays
-            As :meth:`dump` gave them.
+            As :meth:`dump` gave them, or an older version, which knew no members.
         decode
             Turns one decoded JSON window back into a WindowBatch.
         """
-        self._rows = dict(facts["rows"])
-        own = {k.split("/", 1)[1]: v for k, v in arrays.items() if k.startswith("episode/")}
-        dropped = self._episodes.load(own, max(self._rows.values(), default=-1) + 1)
-        self._cohorts = {}
-        for saved in facts["cohorts"]:
-            history = arrays.get(f"history/{self._rows[saved['key']]}", _NO_ROWS.copy())
-            cohort = _Cohort(
-                saved["key"],
-                saved["job"],
-                sources=dict(saved["sources"]),
-                history=history,
-                closed_until=saved["closed_until"],
-                chosen=tuple(saved["chosen"]),
-            )
-            for batch in map(decode, saved["waiting"]):
-                cohort.waiting.setdefault(batch.start, []).append(batch)
-            if len(history):
-                boundary = int(history[-1, 0]) // _BOUNDARY_MS * _BOUNDARY_MS
-                cohort.forest = _rebuild(cohort, boundary=boundary)
-            self._cohorts[cohort.key] = cohort
+        self._rows.load(facts["rows"])
+        self._member_rows.load(facts.get("member_rows", {}))
+        clocks = facts.get("clocks", {})
+        self._clocks = Clocks(
+            nodes=dict(clocks.get("nodes", {})), partitions=dict(clocks.get("partitions", {}))
+        )
+        dropped = self._jobs.load(unprefixed("jobs", arrays), self._rows.size)
+        dropped += self._members.load(unprefixed("members", arrays), self._member_rows.size)
+        self._cohorts = {
+            saved["key"]: self._loaded(saved, arrays, decode) for saved in facts["cohorts"]
+        }
+        self._homes = {}
+        for cohort in self._cohorts.values():
+            for node in cohort.arrivals.sources:
+                self._homes.setdefault(node, set()).add(cohort.key)
         return dropped
 
+    def _loaded(
+        self,
+        saved: Mapping[str, Any],
+        arrays: Mapping[str, AnyArray],
+        decode: Callable[[Any], WindowBatch],
+    ) -> _Cohort:
+        arrivals = Arrivals(
+            sources=dict(saved["sources"]),
+            closed_until=saved["closed_until"],
+            # An older version did not keep it; then the cohort is not new any more.
+            began=saved.get("began", min(saved["closed_until"], 1)),
+        )
+        for batch in map(decode, saved["waiting"]):
+            arrivals.waiting.setdefault(batch.start, []).append(batch)
+        past = Past(shift_unit=self._shift_unit, chosen=tuple(saved["chosen"]))
+        history = arrays.get(f"history/{self._rows.row(saved['key'])}")
+        if history is not None:
+            past.history = history
+        past.rebuild()
+        members = [
+            Member(**{**one, "values": _numbers(one["values"])}) for one in saved.get("members", ())
+        ]
+        return _Cohort(
+            saved["key"],
+            saved["job"],
+            arrivals=arrivals,
+            past=past,
+            members={member.key: member for member in members},
+            seen=dict(saved.get("seen", {})),
+            labels=dict(saved.get("labels", {})),
+        )
 
-def _rebuild(cohort: _Cohort, *, boundary: int) -> Forest:
-    """Make the model that a tier which never stopped would have.
 
-    Rows before the boundary are learned all of them, so what has lasted for an hour is the new
-    normal; rows since then as they were learned at the time.
-    """
-    limits = [tuple(LIMITS.values())[number] for number in cohort.chosen]
-    forest = Forest(limits=limits)
-    columns = [1 + number for number in cohort.chosen]
-    for entry in cohort.history:
-        if entry[0] < boundary or entry[-1] > 0.0:
-            forest.learn(entry[columns])
-    return forest
+def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
+    """Return numbers as they were before JSON, which has null for a missing one."""
+    return {name: float("nan") if value is None else value for name, value in values.items()}
+
+
+def _joined(cohort: str, member: str) -> str:
+    return f"{cohort}\n{member}"
+
+
+def _split(name: str) -> tuple[str, str]:
+    cohort, _, member = name.rpartition("\n")
+    return cohort, member

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from detector.cohort.multivariate import Multivariate
-from detector.registry import build
+from detector.registry import build, build_cohort
 from foreshock.config import Settings, load
 from foreshock.configtext import markdown_table, sample_toml
 from foreshock.docs import PAGES, with_generated
@@ -129,7 +128,7 @@ def test_make_help_lists_every_target() -> None:
 
 def test_the_readme_lists_the_kinds_that_are_found() -> None:
     """No more and no less than the detectors that are there."""
-    judged = [*build(), Multivariate()]
+    judged = [*build(), *build_cohort()]
     found = {f"{one.family}/{spec.kind}" for one in judged for spec in one.kinds}
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     section = readme.split("## What it finds today")[1]

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from detector.cohort.adwin import LevelShift
+from detector.cohort.drift import Drift
 from detector.cohort.features import FEATURES, cohort_features
-from detector.cohort.forest import Forest, ModelError
+from detector.cohort.forest import Forest, ModelError, translated
 from detector.cohort.tier import CohortTier
 from schemas.alert import AlertEvent
 from schemas.codec import decode_window
@@ -223,7 +225,7 @@ def test_forgotten_cohorts_leave_nothing_behind() -> None:
         tier.process([window(number * 1080, job=f"job-{number}")], caught_up=False)
     facts, arrays = tier.dump()
     assert len(facts["cohorts"]) <= 3
-    assert len(arrays["episode/phase"]) <= 4
+    assert len(arrays["jobs/state/drift/ended"]) <= 4
 
 
 YEAR = 365 * 24 * 360  # windows
@@ -245,3 +247,121 @@ def test_a_node_whose_clock_was_ahead_for_a_while_is_followed_again() -> None:
     tier.process(usual(1, first=YEAR), caught_up=False)
     tier.process(usual(5, first=5), caught_up=False)
     assert closed(tier) == 11
+
+
+# -- a second signal -------------------------------------------------------------------------------
+
+
+def test_a_novelty_is_a_warning_while_clocks_are_cut_by_heat_or_a_brake() -> None:
+    braked = [replace(one, clock_event_reasons=(0x84, 0x4)) for one in strange(30, 400)]
+    alerts = CohortTier().process([*usual(400), *braked], caught_up=False)
+    assert [(alert.kind, alert.severity) for alert in alerts] == [("multivariate", "warning")]
+    assert "50 % of its GPUs are cut" in alerts[0].summary
+
+
+def test_a_power_cap_is_no_second_signal() -> None:
+    capped = [replace(one, clock_event_reasons=(0x4, 0x5)) for one in strange(30, 400)]
+    alerts = CohortTier().process([*usual(400), *capped], caught_up=False)
+    assert [alert.severity for alert in alerts if alert.kind == "multivariate"] == ["info"]
+
+
+# -- drift -----------------------------------------------------------------------------------------
+
+
+def moved(count: int, first: int, seed: int = 5) -> list[WindowBatch]:
+    """Windows of a job that draws a sixth less than before, with sensor noise."""
+    rng = np.random.default_rng(seed)
+    return [
+        window(first + number, power=490 + rng.normal(0, 6), use=0.95, heat=(60.0, 62.0))
+        for number in range(count)
+    ]
+
+
+def only_drift() -> CohortTier:
+    return CohortTier([Drift()])
+
+
+def test_a_job_that_moves_to_another_level_has_drifted_and_the_levels_are_named() -> None:
+    alerts = only_drift().process([*usual(300), *moved(150, 300)], caught_up=False)
+    assert [(alert.kind, alert.state, alert.severity) for alert in alerts] == [
+        ("drift", "firing", "info")
+    ]
+    shown = {item.metric: item for item in alerts[0].evidence}["power_ratio"]
+    assert shown.baseline == pytest.approx(600 / 700, abs=0.01)
+    assert shown.value == pytest.approx(490 / 700, abs=0.02)
+    assert "(was 86 %)" in alerts[0].summary
+
+
+def test_a_drift_ends_when_the_level_is_back_and_the_way_back_is_none() -> None:
+    stream = [*usual(300), *moved(150, 300), *usual(300, first=450)]
+    alerts = only_drift().process(stream, caught_up=False)
+    assert [(alert.state, alert.end_reason) for alert in alerts] == [
+        ("firing", None),
+        ("resolved", "condition_ended"),
+    ]
+
+
+def test_after_an_hour_the_new_level_is_the_normal_one() -> None:
+    alerts = only_drift().process([*usual(300), *moved(700, 300)], caught_up=False)
+    assert [(alert.state, alert.end_reason) for alert in alerts] == [
+        ("firing", None),
+        ("resolved", "new_normal"),
+    ]
+    assert "is the normal one now" in alerts[1].summary
+
+
+def test_a_shift_too_small_to_matter_is_no_drift() -> None:
+    slight = [window(300 + n, power=560.0) for n in range(300)]
+    assert only_drift().process([*usual(300), *slight], caught_up=False) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_steady_job_does_not_drift(seed: int) -> None:
+    assert only_drift().process(usual(900, seed=seed), caught_up=False) == []
+
+
+def test_stopping_at_any_window_gives_the_same_drift() -> None:
+    stream = [*usual(330), *moved(150, 330), *usual(60, first=480)]
+    want = ids(only_drift().process(stream, caught_up=False))
+    assert want
+    for stop in (1, 335, 361, 400, 433):
+        first = only_drift()
+        got = first.process(stream[:stop], caught_up=False)
+        facts, arrays = first.dump()
+        second = only_drift()
+        saved = orjson.loads(orjson.dumps(facts))
+        second.load(saved, dict(arrays), lambda one: decode_window(orjson.dumps(one)))
+        got += second.process(stream[stop:], caught_up=False)
+        assert ids(got) == want
+
+
+def test_a_level_model_takes_no_nan() -> None:
+    shift = LevelShift(features=2, unit=0.1)
+    with pytest.raises(ModelError, match="finite"):
+        shift.feed(0, np.array([0.5, np.nan]))
+
+
+class Panic(BaseException):
+    """What a panic in river's compiled core looks like: no Exception."""
+
+
+class Panicking(LevelShift):
+    """Breaks on every window."""
+
+    def feed(self, start_ms: int, row: object) -> None:
+        raise translated(Panic("index out of bounds"))
+
+
+def test_a_model_that_panics_costs_its_own_past_and_nothing_else() -> None:
+    tier = CohortTier()
+    tier.process(usual(50), caught_up=False)
+    (cohort,) = tier._cohorts.values()
+    cohort.past._shift = Panicking(features=4, unit=0.1)
+    assert tier.process(usual(50, first=50), caught_up=False) == []
+    assert closed(tier) == 49
+
+
+def test_the_interpreters_own_signals_are_not_swallowed() -> None:
+    for passing in (KeyboardInterrupt(), SystemExit(1)):
+        assert translated(passing) is passing
+    assert isinstance(translated(Panic("x")), ModelError)

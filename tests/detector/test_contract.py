@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from detector.base import Detector
-from detector.cohort.multivariate import Multivariate
+from detector.cohort.listing import COHORT_DETECTORS
 from detector.contract import CHECKS, Material, declared, rows, stepping
 from detector.contract.material import scores, steps
 from detector.contract.telemetry import rough, samples_of
@@ -76,7 +76,8 @@ def test_name_is_that_of_the_file(detector: Detector) -> None:
 
 # -- parameters ------------------------------------------------------------------------------------
 
-CONFIGURABLE: dict[str, Any] = {**available(), Multivariate.name: Multivariate}
+COHORT = {cls.name: cls for cls in COHORT_DETECTORS}
+CONFIGURABLE: dict[str, Any] = {**available(), **COHORT}
 PARAMETERS = [
     (name, parameter.name)
     for name, cls in CONFIGURABLE.items()
@@ -86,10 +87,8 @@ PARAMETERS = [
 
 def make(name: str, **values: object) -> Detector:
     """Make one detector the way the settings do."""
-    if name == Multivariate.name:
-        made = build_cohort({name: values})
-        assert made is not None
-        return made
+    if name in COHORT:
+        return next(d for d in build_cohort({name: values}) if d.name == name)
     return next(d for d in build({name: values}) if d.name == name)
 
 
@@ -129,7 +128,7 @@ def test_zero_is_refused_or_does_no_harm(name: str, parameter: str) -> None:
         subject = make(name, **{parameter: 0})
     except ConfigError:
         return
-    if name == Multivariate.name:
+    if name in COHORT:
         return
     for _, _, step in steps(subject, Material()):
         assert all(not np.isinf(score).any() for score in scores(step).values())
