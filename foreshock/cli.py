@@ -175,7 +175,7 @@ def demo(
 @app.command()
 def collect(
     source: Annotated[
-        str | None, typer.Option(metavar="nvml|simulated|replay", help="What to read.")
+        str | None, typer.Option(metavar="nvml|dcgm|simulated|replay", help="What to read.")
     ] = None,
     replay: Annotated[
         list[Path] | None,
@@ -184,9 +184,20 @@ def collect(
     map_file: Annotated[
         Path | None, typer.Option("--map", metavar="MAP", help="Column map of the recordings.")
     ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Read once and print it; no bus is touched.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --once: the messages as they would be published.")
+    ] = False,
     config: ConfigOption = None,
 ) -> None:
     """Read the GPUs of this node onto the bus."""
+    if as_json and not once:
+        raise typer.BadParameter("--json goes with --once.")
+    if once:
+        _print_once(config, source, as_json=as_json)
+        return
     settings = _start(config)
     replayed: dict[str, Any] = {}  # values of several fields; validated below
     if replay:
@@ -199,6 +210,33 @@ def collect(
         return _with_source(found, source, replayed)
 
     _run(again(settings), "collector", reload=lambda: again(_load(config).settings))
+
+
+def _print_once(config: Path | None, source: str | None, *, as_json: bool) -> None:
+    """Print one reading of the source; the exit code is 1 if no GPU could be read."""
+    import time
+
+    from collector.nodecontext import NodeContext
+    from collector.once import as_json as to_json
+    from collector.once import as_text, read_once
+    from collector.sources import open_jobs, open_source
+    from foreshock.logs import set_up_logging
+
+    loaded = _load(config).settings
+    set_up_logging("error", loaded.log_format)
+    settings = _with_source(loaded, source, {}).collector
+    opened = open_source(settings)
+    try:
+        now = time.time_ns() // 1_000_000
+        readings = read_once(opened, now, open_jobs(settings))
+    finally:
+        opened.close()
+    if as_json:
+        typer.echo(to_json(readings, settings, opened.kind, NodeContext().values()))
+    else:
+        typer.echo(as_text(readings))
+    if not any(reading.gpus for reading in readings):
+        raise typer.Exit(1)
 
 
 def _with_source(settings: Settings, source: str | None, replayed: dict[str, Any]) -> Settings:

@@ -34,6 +34,8 @@ _log = structlog.get_logger()
 
 def _collector(settings: Settings, bus: Bus, source: Source | None) -> Service:
     from collector.agent import CollectorService
+    from collector.nodecontext import NodeContext
+    from collector.settings import SourceKind
     from collector.sources import open_events, open_jobs, open_source
 
     return CollectorService(
@@ -43,6 +45,7 @@ def _collector(settings: Settings, bus: Bus, source: Source | None) -> Service:
         prefix=settings.bus.prefix,
         events=open_events(settings.collector),
         jobs=open_jobs(settings.collector),
+        node_numbers=None if settings.collector.source == SourceKind.REPLAY else NodeContext(),
     )
 
 
