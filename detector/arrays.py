@@ -59,6 +59,11 @@ class StateTable:
         self.rows = 0
         self._arrays = {name: spec.make(0) for name, spec in self.fields.items()}
 
+    @property
+    def busy(self) -> bool:
+        """Whether there are rows at all: any of them may be in use."""
+        return self.rows > 0
+
     def __getitem__(self, name: str) -> AnyArray:
         """Return the live rows of one array, as a view."""
         return self._arrays[name][: self.rows]
@@ -76,11 +81,13 @@ class StateTable:
     def _capacity(self) -> int:
         return min((len(array) for array in self._arrays.values()), default=self.rows)
 
-    def gather(self, rows: IntArray) -> dict[str, AnyArray]:
+    def gather(self, rows: IntArray | slice) -> dict[str, AnyArray]:
         """Copy the given rows of every array."""
+        if isinstance(rows, slice):
+            return {name: array[rows].copy() for name, array in self._arrays.items()}
         return {name: array[rows] for name, array in self._arrays.items()}
 
-    def scatter(self, rows: IntArray, values: Mapping[str, AnyArray]) -> None:
+    def scatter(self, rows: IntArray | slice, values: Mapping[str, AnyArray]) -> None:
         """Write back rows; ``rows`` must not hold one row twice."""
         for name, value in values.items():
             self._arrays[name][rows] = value

@@ -23,6 +23,7 @@ __all__ = [
     "KindSpec",
     "RowView",
     "Step",
+    "metrics_read",
     "require_positive",
     "uniform_severity",
 ]
@@ -193,6 +194,24 @@ class Detector(Protocol):
     def explain(self, kind: str, row: RowView) -> Explanation:
         """Word an alert of ``kind`` for one row."""
         ...
+
+
+def metrics_read(detector: Detector) -> tuple[str, ...]:
+    """Return every metric that a detector reads; empty for one that needs none.
+
+    Those are what it needs, what helps it, and what it lists in an attribute ``reads`` of its
+    own: readings that it takes where they are and that nobody misses where they are not.
+
+    Examples
+    --------
+    >>> from detector.detectors.row_remap import RowRemap
+    >>> "retired_pages_pending" in metrics_read(RowRemap())
+    True
+    """
+    if not detector.needs:
+        return ()
+    also: tuple[str, ...] = getattr(detector, "reads", ())
+    return (*detector.needs, *detector.helps, *also)
 
 
 def require_positive(**values: float) -> None:

@@ -16,11 +16,12 @@ import numpy as np
 from detector.admission import admit
 from detector.arrays import IntArray, prefixed, unprefixed
 from detector.base import Detector
+from detector.blocks import Block, block_of
 from detector.detectors.node_silent import NodeSilent
 from detector.detectors.partition_silent import PartitionSilent
 from detector.fleet import Fleet, GpuRow
 from detector.frame import Frame
-from detector.rounds import Block, block_of, rounds
+from detector.rounds import rounds
 from detector.silence import NO_WALL_CLOCK, Silence, node_frame
 from detector.stage import NODE_CAUSES, Stage
 from detector.windows import WindowTable

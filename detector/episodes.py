@@ -67,6 +67,11 @@ _MAX_SAMPLES = 32_000
 class EpisodeStore(Protocol):
     """Where episodes of one kind are kept: arrays named as in :data:`EPISODE_FIELDS`."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether any row may be in an episode."""
+        ...
+
     def __getitem__(self, name: str) -> AnyArray:
         """Return one array."""
         ...
@@ -144,10 +149,13 @@ def advance(
         In order of position; usually empty.
     """
     score = judgement.score
-    judged = np.isfinite(score)
-    phase = table["phase"][frame.rows]
-    enter = judged & (score >= spec.enter)
+    enter = score >= spec.enter
     # Almost every frame of almost every kind ends here.
+    if not np.count_nonzero(enter) and not table.busy:
+        return []
+    judged = np.isfinite(score)
+    enter &= judged
+    phase = table["phase"][frame.rows]
     if not enter.any() and not phase[judged].any():
         return []
     at = np.flatnonzero(judged & (enter | (phase != IDLE)))

@@ -15,7 +15,14 @@ import numpy as np
 from detector.arrays import BoolArray, Field, FloatArray, IntArray, StateTable
 from detector.frame import MISSING_CODE
 from schemas.pci import canonical_pci
-from schemas.sample import CollectorState, GpuInventory, Inventory, JobRef, NodeSample
+from schemas.sample import (
+    CollectorState,
+    CollectorStatus,
+    GpuInventory,
+    Inventory,
+    JobRef,
+    NodeSample,
+)
 
 __all__ = ["FACTS", "Fleet", "GpuRow", "Layout", "NodeRow"]
 
@@ -134,6 +141,9 @@ class Fleet:
         self._node_rows: dict[str, int] = {}
         self._layouts: dict[int, tuple[tuple[str, ...], Layout]] = {}
         self._inventories: dict[int, tuple[object, ...]] = {}
+        #: Caches of the rooms that read the tables, by node row and by what stands in a round.
+        self.said: dict[int, tuple[Layout, CollectorStatus, Any]] = {}
+        self.compositions: dict[tuple[int, ...], tuple[Any, object]] = {}
         self._codes: dict[str, int] = {}
         #: Code of a job to its id and project.
         self.jobs: dict[int, tuple[str, str | None]] = {}
@@ -316,6 +326,8 @@ class Fleet:
         self._node_rows = {node.name: row for row, node in enumerate(self.nodes)}
         self._inventories.clear()
         self._layouts.clear()
+        self.said.clear()
+        self.compositions.clear()
 
 
 def _known_fields(cls: type[_T], saved: dict[str, Any]) -> _T:

@@ -6,7 +6,9 @@ once; all GPUs of one node and tick stand in one frame, in one block, so peers c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +17,8 @@ from schemas.metrics import METRIC_INDEX
 from schemas.sample import SampleEvent
 
 __all__ = ["MISSING_CODE", "Frame"]
+
+_T = TypeVar("_T")
 
 #: Code of an unknown model or job.
 MISSING_CODE = -1
@@ -28,6 +32,8 @@ class Frame:
     ----------
     rows
         (n,) rows of the fleet table, each once.
+    span
+        The same as a slice, if they are one ascending piece of the table, else None.
     ts
         (n,) event time, unix milliseconds.
     dt
@@ -68,6 +74,9 @@ class Frame:
         ``silent_seconds`` (0 for a node that speaks) and ``arrival_seconds`` (from the event to
         the arrival, NaN where the wall clock means nothing) in a frame of nodes.
 
+    derived
+        What :meth:`once` has made; nothing of it is in a frame that nobody has looked at.
+
     Examples
     --------
     >>> frame = Frame.of(metrics={"power_watts": [70.0, 71.0]}, ts=[1000, 1000])
@@ -92,9 +101,11 @@ class Frame:
     model: IntArray
     job: IntArray
     events: tuple[tuple[int, SampleEvent], ...] = ()
+    span: slice | None = None
     members: Frame | None = None
     members_open: dict[str, BoolArray] = field(default_factory=dict)
     extra: dict[str, FloatArray] = field(default_factory=dict)
+    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -107,11 +118,32 @@ class Frame:
         return column
 
     @property
+    def at(self) -> slice | IntArray:
+        """Index of the frame's rows in the arrays of a table: a slice, if there is one."""
+        return self.rows if self.span is None else self.span
+
+    def once(self, name: str, make: Callable[[], _T]) -> _T:
+        """Return a value derived from this frame alone, made by the first who asks for it.
+
+        Parameters
+        ----------
+        name
+            The same for the same value only: it names what is made, with its parameters.
+        """
+        if name not in self.derived:
+            self.derived[name] = make()
+        value: _T = self.derived[name]
+        return value
+
+    @property
     def elapsed(self) -> FloatArray:
         """(n,) seconds that this sample speaks for: dt, 0 at the first, at most 3 intervals.
 
         The cap keeps a gap in the telemetry from counting as time in which a condition held.
         """
+        return self.once("elapsed", self._elapsed)
+
+    def _elapsed(self) -> FloatArray:
         capped = np.minimum(self.dt, 3.0 * self.interval)
         return np.where(np.isfinite(capped), capped, 0.0)
 

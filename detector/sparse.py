@@ -50,6 +50,11 @@ class SparseTable:
         self._used: IntArray = np.zeros(0, dtype=np.int64)  # rows in use, ascending
         self._kept = {name: spec.make(0) for name, spec in self.fields.items()}
 
+    @property
+    def busy(self) -> bool:
+        """Whether any row is in use."""
+        return len(self._used) > 0
+
     def __getitem__(self, name: str) -> AnyArray:
         """Return the live rows of one array: a view of the key, a copy of any other."""
         if name == self._key:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from detector.arrays import BoolArray, IntArray, StateTable, prefixed, unprefixed
-from detector.base import Detector, KindSpec, RowView, Step
+from detector.base import Detector, KindSpec, RowView, Step, metrics_read
 from detector.episodes import EPISODE_FIELDS, advance, firing_rows
 from detector.frame import Frame
 from detector.sparse import SparseTable
 from detector.wording import Spoken, alert_event, closing_event
 from schemas.alert import AlertEvent, Scope, Subject, fingerprint_of
+from schemas.metrics import METRIC_INDEX
 
 __all__ = ["CAUSES", "NODE_CAUSES", "Stage"]
 
@@ -21,6 +23,7 @@ AnyArray = np.ndarray[Any, np.dtype[Any]]  # state arrays have many dtypes
 _Kind = tuple[str, str]
 
 _HOT: tuple[_Kind, ...] = (
+    ("thermal_fault", "fan"),
     ("thermal_fault", "runaway"),
     ("thermal_fault", "degraded_cooling"),
     ("thermal_fault", "peer_outlier"),
@@ -39,9 +42,14 @@ CAUSES: dict[_Kind, tuple[_Kind, ...]] = {
         ("hardware_error", "xid"),
     ),
     ("hardware_error", "row_remap"): (("hardware_error", "ecc_uncorrected"),),
+    ("thermal_fault", "runaway"): (("thermal_fault", "fan"),),
+    ("thermal_fault", "degraded_cooling"): (("thermal_fault", "fan"),),
+    ("thermal_fault", "peer_outlier"): (("thermal_fault", "fan"),),
+    ("thermal_fault", "memory_hot"): _HOT,
     ("thermal_fault", "near_limit"): _HOT,
     ("throttling", "hw_thermal"): _HOT,
-    ("throttling", "sw_thermal"): _HOT,
+    # The software slowdown acts for hot memory too.
+    ("throttling", "sw_thermal"): (*_HOT, ("thermal_fault", "memory_hot")),
     ("throttling", "hw_slowdown"): _HOT,
     ("oom_precursor", "fast_growth"): (("oom_precursor", "leak"),),
     ("oom_precursor", "at_limit"): (("oom_precursor", "leak"), ("oom_precursor", "fast_growth")),
@@ -75,6 +83,20 @@ CAUSES: dict[_Kind, tuple[_Kind, ...]] = {
 #: (family, kind) of a GPU's alert to the kinds of its node that explain it.
 NODE_CAUSES: dict[_Kind, tuple[_Kind, ...]] = {
     ("throttling", "power_brake"): (("throttling", "power_brake"),),
+    **dict.fromkeys(
+        (
+            ("thermal_fault", "runaway"),
+            ("thermal_fault", "degraded_cooling"),
+            ("thermal_fault", "peer_outlier"),
+            ("thermal_fault", "memory_hot"),
+            ("thermal_fault", "near_limit"),
+            ("thermal_fault", "fan"),
+            ("throttling", "hw_thermal"),
+            ("throttling", "sw_thermal"),
+            ("throttling", "hw_slowdown"),
+        ),
+        (("thermal_fault", "node_airflow"),),
+    ),
 }
 # Causes are judged before what they cause, so that both may open in one frame.
 _ORDER = ("gpu_lost", "hardware_error", "telemetry", "thermal_fault", "oom_precursor", "throttling")
@@ -103,7 +125,12 @@ class Stage:
         job_of: Callable[[int, Subject], Subject] = lambda _, subject: subject,
     ) -> None:
         self._job_of = job_of
+        self._rows = 0
         self.detectors = sorted(detectors, key=_rank)
+        #: Catalogue indices of what was ever offered here, and of what each detector reads; empty
+        #: for one that can say something without any reading.
+        self._reads = {d.name: _indices(metrics_read(d)) for d in self.detectors}
+        self._offered: frozenset[int] = frozenset()
         self._subject_of = subject_of
         self._labels_of = labels_of
         self._states = {d.name: StateTable(d.fields()) for d in self.detectors}
@@ -115,6 +142,9 @@ class Stage:
 
     def grow(self, rows: int) -> None:
         """Make room for new rows."""
+        if rows <= self._rows:
+            return
+        self._rows = rows
         for table in self._tables().values():
             table.grow(rows)
 
@@ -150,22 +180,39 @@ class Stage:
     def run(self, frame: Frame, only: str | None = None) -> list[AlertEvent]:
         """Judge one frame, by one detector if it is named; return the alerts that changed."""
         events: list[AlertEvent] = []
+        self._offered |= _members(frame.offered.tobytes())
         for detector in self.detectors:
-            if only is not None and detector.name != only:
+            if (only is not None and detector.name != only) or self._sleeps(detector):
                 continue
             table = self._states[detector.name]
             firing = {
-                spec.kind: firing_rows(self._episodes[detector.family, spec.kind], frame.rows)
+                spec.kind: self._firing((detector.family, spec.kind), frame)
                 for spec in detector.kinds
             }
-            step = detector.step(frame, table.gather(frame.rows), firing)
-            table.scatter(frame.rows, step.state)
+            step = detector.step(frame, table.gather(frame.at), firing)
+            table.scatter(frame.at, step.state)
             for spec in detector.kinds:
                 episodes = self._episodes[detector.family, spec.kind]
                 for moved in advance(episodes, spec, frame, step.judgements[spec.kind]):
                     spoken = self._spoken(detector, spec, frame, step, moved)
                     events.append(alert_event(spoken))
         return events
+
+    def _sleeps(self, detector: Detector) -> bool:
+        """Tell whether nothing that a detector reads was ever offered to this stage.
+
+        A missing reading neither opens nor resolves anything and changes no state, so a step
+        without any reading would do nothing: it is not taken.
+        """
+        reads = self._reads[detector.name]
+        return bool(reads) and reads.isdisjoint(self._offered)
+
+    def _firing(self, kind: _Kind, frame: Frame) -> BoolArray:
+        """(n,) whether an alert of a kind is open; the same array of False for all idle kinds."""
+        episodes = self._episodes[kind]
+        if episodes.busy:
+            return firing_rows(episodes, frame.rows)
+        return frame.once("nothing open", lambda: _nothing(len(frame)))
 
     def _spoken(
         self, detector: Detector, spec: KindSpec, frame: Frame, step: Step, moved: Any
@@ -202,8 +249,9 @@ class Stage:
 
     def open_now(self, rows: IntArray) -> dict[str, BoolArray]:
         """Tell for each kind, named "family/kind", which of the rows have an open alert."""
+        nothing = _nothing(len(rows))
         return {
-            f"{family}/{kind}": firing_rows(table, rows)
+            f"{family}/{kind}": firing_rows(table, rows) if table.busy else nothing
             for (family, kind), table in self._episodes.items()
         }
 
@@ -232,9 +280,29 @@ class Stage:
     def load(self, arrays: Mapping[str, AnyArray], rows: int) -> list[str]:
         """Take over saved arrays; return the names that did not fit and start fresh."""
         dropped: list[str] = []
+        self._rows = rows
+        # What was offered before is not in the snapshot: everybody stays awake.
+        self._offered = frozenset().union(*self._reads.values()) if rows else frozenset()
         for name, table in self._tables().items():
             dropped += [f"{name}/{part}" for part in table.load(unprefixed(name, arrays), rows)]
         return dropped
+
+
+def _indices(names: Iterable[str]) -> frozenset[int]:
+    return frozenset(METRIC_INDEX[name] for name in names)
+
+
+@lru_cache(maxsize=256)
+def _members(offered: bytes) -> frozenset[int]:
+    """Return the catalogue indices of a frame's metrics; most frames offer the same ones."""
+    return frozenset(np.frombuffer(offered, dtype=np.int64).tolist())
+
+
+def _nothing(rows: int) -> BoolArray:
+    """(rows,) False; nobody may write to it, since many read it."""
+    nothing = np.zeros(rows, dtype=bool)
+    nothing.flags.writeable = False
+    return nothing
 
 
 def _rank(detector: Detector) -> tuple[int, str]:

@@ -16,7 +16,7 @@ from detector.arrays import BoolArray, Field, FloatArray, IntArray, StateTable
 from detector.fleet import Fleet
 from detector.frame import Frame
 from schemas.metrics import CATALOGUE, METRIC_INDEX
-from schemas.window import WINDOW_MS, MetricWindow, WindowBatch, WindowSource
+from schemas.window import WINDOW_MS, WindowBatch, WindowColumns, WindowSource
 
 __all__ = ["WindowTable"]
 
@@ -52,7 +52,8 @@ class WindowTable:
     def __init__(self, fleet: Fleet, topic: str, partition: int) -> None:
         self.table = StateTable(_fields(0))
         #: Catalogue indices of the metrics seen so far, in the order of the table's columns.
-        self._metrics = np.zeros(0, dtype=np.int64)
+        self.metrics = np.zeros(0, dtype=np.int64)
+        self._widened_for = b""
         self._fleet = fleet
         self._topic = topic
         self._partition = partition
@@ -77,24 +78,28 @@ class WindowTable:
             self.table["start"][rows[leaving]] = start[leaving]
             self.table["job"][rows[leaving]] = frame.job[leaving]
         self._widen(frame.offered)
-        here = ~frame.gone
-        everything = here.all()
-        values = frame.x[self._metrics].T
+        # In rows, as the table has them: one transposed copy makes all that follows cheap.
+        values = np.ascontiguousarray(frame.x[self.metrics].T)
         reasons = frame.x[_REASONS]
-        if everything:
-            self._accumulate(rows, values, reasons)
+        if not np.count_nonzero(frame.gone):
+            self._accumulate(frame.at, values, reasons)
         else:
+            here = ~frame.gone
             self._accumulate(rows[here], values[here], reasons[here])
         return closed
 
     def _widen(self, offered: IntArray) -> None:
         """Make columns for metrics that were never seen before; most fleets have half of them."""
-        new = np.setdiff1d(offered, self._metrics, assume_unique=True)
+        known = offered.tobytes()
+        if known == self._widened_for:
+            return
+        self._widened_for = known
+        new = np.setdiff1d(offered, self.metrics, assume_unique=True)
         if len(new) == 0:
             return
-        old, width = self.table.dump(), len(self._metrics)
-        self._metrics = np.concatenate([self._metrics, new])
-        self.table = StateTable(_fields(len(self._metrics)))
+        old, width = self.table.dump(), len(self.metrics)
+        self.metrics = np.concatenate([self.metrics, new])
+        self.table = StateTable(_fields(len(self.metrics)))
         self.table.grow(len(old["start"]))
         for name, array in old.items():
             if array.ndim == 2:
@@ -102,29 +107,44 @@ class WindowTable:
             else:
                 self.table[name][:] = array
 
-    def _accumulate(self, rows: IntArray, values: FloatArray, reasons: FloatArray) -> None:
+    def _accumulate(self, rows: IntArray | slice, values: FloatArray, reasons: FloatArray) -> None:
         """Add (n, metrics) values and (n,) event reasons to the rows' open windows."""
-        if len(rows) == 0:  # only heartbeats: perhaps no metric was ever seen
+        if len(values) == 0:  # only heartbeats: perhaps no metric was ever seen
             return
-        if len(self._metrics) == 1:
+        if len(self.metrics) == 1:
             values = np.column_stack([values, np.full(len(values), np.nan)])
-        table, seen = self.table, np.isfinite(values)
-        table["sum"][rows] += np.where(seen, values, 0.0)
+        table, missing = self.table, np.isnan(values)
+        table["samples"][rows] += 1
+        bits = np.where(np.isnan(reasons), 0.0, reasons).astype(np.int64)
+        table["reasons"][rows] |= bits
+        if np.count_nonzero(missing):
+            self._add_with_gaps(rows, values, missing)
+            return
+        table["sum"][rows] += values
+        table["min"][rows] = np.minimum(table["min"][rows], values)
+        table["max"][rows] = np.maximum(table["max"][rows], values)
+        table["last"][rows] = values
+        table["count"][rows] += 1
+
+    def _add_with_gaps(
+        self, rows: IntArray | slice, values: FloatArray, missing: BoolArray
+    ) -> None:
+        table = self.table
+        table["sum"][rows] += np.where(missing, 0.0, values)
         table["min"][rows] = np.fmin(table["min"][rows], values)
         table["max"][rows] = np.fmax(table["max"][rows], values)
-        table["last"][rows] = np.where(seen, values, table["last"][rows])
-        table["count"][rows] += seen
-        table["samples"][rows] += 1
-        table["reasons"][rows] |= np.nan_to_num(reasons).astype(np.int64)
+        table["last"][rows] = np.where(missing, table["last"][rows], values)
+        table["count"][rows] += ~missing
 
     def dump(self) -> tuple[list[str], dict[str, AnyArray]]:
         """Return the names of the columns, and the arrays."""
-        return [CATALOGUE[number].name for number in self._metrics.tolist()], self.table.dump()
+        return [CATALOGUE[number].name for number in self.metrics.tolist()], self.table.dump()
 
     def load(self, names: Sequence[str], arrays: Mapping[str, AnyArray], rows: int) -> list[str]:
         """Take over dumped windows; return the names of arrays that start fresh instead."""
         known = [METRIC_INDEX[name] for name in names if name in METRIC_INDEX]
-        self._metrics = np.array(known, dtype=np.int64)
+        self.metrics = np.array(known, dtype=np.int64)
+        self._widened_for = b""
         self.table = StateTable(_fields(len(known)))
         return self.table.load(arrays, rows)
 
@@ -132,28 +152,34 @@ class WindowTable:
         """Build the batches of the rows' windows, one per (node, job, start)."""
         groups: dict[tuple[str, int, int], list[int]] = defaultdict(list)
         watermark: dict[str, int] = {}
-        for row, start, next_start in zip(
-            rows.tolist(), opened.tolist(), now.tolist(), strict=True
+        samples, jobs = self.table["samples"][rows].tolist(), self.table["job"][rows].tolist()
+        for row, start, next_start, number, job in zip(
+            rows.tolist(), opened.tolist(), now.tolist(), samples, jobs, strict=True
         ):
-            if start and self.table["samples"][row]:
+            if start and number:
                 node = self._fleet.gpus[row].node
-                groups[node, int(self.table["job"][row]), start].append(row)
+                groups[node, job, start].append(row)
                 watermark[node] = next_start
-        return [
-            self._batch(node, job, start, members, watermark[node])
-            for (node, job, start), members in groups.items()
-        ]
+        if not groups:
+            return []
+        summary = _Summary(self, np.array([r for members in groups.values() for r in members]))
+        batches, first = [], 0
+        for (node, job, start), members in groups.items():
+            part = summary.part(first, first + len(members))
+            batches.append(self._batch(node, job, start, members, watermark[node], part))
+            first += len(members)
+        return batches
 
     def _batch(
-        self, node: str, job_code: int, start: int, members: list[int], watermark: int
+        self,
+        node: str,
+        job_code: int,
+        start: int,
+        members: list[int],
+        watermark: int,
+        part: dict[str, Any],
     ) -> WindowBatch:
-        fleet, table = self._fleet, self.table
-        index = np.array(members, dtype=np.int64)
-        count = table["count"][index]
-        # In catalogue order, whatever order the metrics were met in.
-        order = np.argsort(self._metrics)
-        offered = order[count[:, order].any(axis=0)]
-        samples = table["samples"][index]
+        fleet = self._fleet
         job = fleet.jobs[job_code][0] if job_code in fleet.jobs else None
         return WindowBatch(
             cohort=job or node,
@@ -162,37 +188,58 @@ class WindowTable:
             start=start,
             end=start + WINDOW_MS,
             source=WindowSource(topic=self._topic, partition=self._partition, watermark=watermark),
-            gpu=tuple(fleet.gpus[row].uuid for row in members),
-            model=tuple(fleet.gpus[row].model for row in members),
-            samples=tuple(samples.tolist()),
-            missing=tuple((samples * len(offered) - count[:, offered].sum(axis=1)).tolist()),
-            clock_event_reasons=tuple(table["reasons"][index].tolist()),
-            m=self._summaries(index, offered, count[:, offered]),
+            gpu=tuple([fleet.gpus[row].uuid for row in members]),
+            model=tuple([fleet.gpus[row].model for row in members]),
             labels=dict(fleet.nodes[fleet.node_of(node)].labels),
+            **part,
         )
 
-    def _summaries(
-        self, index: IntArray, offered: IntArray, count: IntArray
-    ) -> dict[str, MetricWindow]:
-        """Summarise all metrics at once: a window per node closes every ten seconds."""
-        cells = np.ix_(index, offered)
-        total, least = self.table["sum"][cells], self.table["min"][cells]
-        most, last = self.table["max"][cells], self.table["last"][cells]
-        mean = total / np.maximum(count, 1)
-        missing = count == 0
-        columns = [_columns(part, missing) for part in (mean, least, most, last)]
+
+class _Summary:
+    """The windows of many rows at once: a fleet's windows all close with the same tick.
+
+    Parameters
+    ----------
+    windows
+        The table that they are in.
+    rows
+        (n,) rows in the order in which :meth:`part` cuts them.
+    """
+
+    def __init__(self, windows: WindowTable, rows: IntArray) -> None:
+        table = windows.table
+        # In catalogue order, whatever order the metrics were met in.
+        order = np.argsort(windows.metrics)
+        self._numbers = windows.metrics[order]
+        self._names = tuple(CATALOGUE[number].name for number in self._numbers.tolist())
+
+        def by_metric(name: str) -> AnyArray:
+            return np.ascontiguousarray(table[name][rows][:, order].T)
+
+        self._count = by_metric("count")
+        self._samples = table["samples"][rows]
+        self._reasons = table["reasons"][rows]
+        self._min, self._max, self._last = by_metric("min"), by_metric("max"), by_metric("last")
+        self._mean = by_metric("sum") / np.maximum(self._count, 1)
+        nothing = self._count == 0
+        if np.count_nonzero(nothing):
+            for array in (self._min, self._max, self._mean):  # 0 and infinities until then
+                array[nothing] = np.nan
+
+    def part(self, first: int, last: int) -> dict[str, Any]:
+        """Return the fields of the batch of rows ``first`` to ``last``."""
+        count, samples = self._count[:, first:last], self._samples[first:last]
+        parts = {"mean": self._mean, "min": self._min, "max": self._max, "last": self._last}
+        names, offered = self._names, np.flatnonzero(count.any(axis=1))
+        if len(offered) < len(names):
+            names = tuple(names[at] for at in offered.tolist())
+            parts = {name: array[offered] for name, array in parts.items()}
         return {
-            CATALOGUE[number].name: MetricWindow(mean=a, min=b, max=c, last=d)
-            for number, a, b, c, d in zip(self._metrics[offered].tolist(), *columns, strict=True)
+            "samples": tuple(samples.tolist()),
+            "missing": tuple((samples * len(names) - count.sum(axis=0)).tolist()),
+            "clock_event_reasons": tuple(self._reasons[first:last].tolist()),
+            "m": WindowColumns(
+                names,
+                **{name: array[:, first:last] for name, array in parts.items()},
+            ),
         }
-
-
-def _columns(values: FloatArray, missing: BoolArray) -> list[list[float | None]]:
-    """(g, metrics) as one list per metric, None where nothing was read."""
-    if not missing.any():
-        complete: list[list[float | None]] = values.T.tolist()
-        return complete
-    return [
-        [None if absent else value for value, absent in zip(column, gaps, strict=True)]
-        for column, gaps in zip(values.T.tolist(), missing.T.tolist(), strict=True)
-    ]

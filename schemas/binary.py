@@ -13,7 +13,6 @@ The content-type header of the record tells which body it has.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -24,7 +23,7 @@ from schemas.columns import Columns, columns_of_block, packed
 from schemas.errors import DecodeError
 from schemas.sample import NodeSample
 
-__all__ = ["BINARY_CONTENT_TYPE", "binary_columns", "encode_binary", "lists_of", "split_binary"]
+__all__ = ["BINARY_CONTENT_TYPE", "binary_columns", "encode_binary", "split_binary"]
 
 BINARY_CONTENT_TYPE = b"application/vnd.foreshock.sample+f64"
 
@@ -70,10 +69,3 @@ def binary_columns(names: Any, block: bytes, length: int) -> Columns:
     if len(set(names)) != len(names):
         raise DecodeError("bad_field", "a metric stands twice in one message")
     return columns_of_block(names, block, length)
-
-
-def lists_of(columns: object) -> Mapping[str, list[float | None]]:
-    """Return columns as a plain dict, for the JSON encoder. TypeError for anything else."""
-    if isinstance(columns, Columns):
-        return dict(columns)
-    raise TypeError(f"cannot encode {type(columns).__name__}")

@@ -116,7 +116,7 @@ def convert(value: Any, hint: Any, where: str) -> Any:
             raise DecodeError("bad_field", f"{where} must be a list, got {value!r}")
         make: Callable[[Any], Any] = tuple if origin is tuple else list
         return make(convert(item, get_args(hint)[0], where) for item in value)
-    if origin is dict:
+    if origin in (dict, Mapping):
         if not isinstance(value, dict):
             raise DecodeError("bad_field", f"{where} must be an object, got {value!r}")
         inner_hint = get_args(hint)[1]

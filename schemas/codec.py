@@ -16,13 +16,13 @@ from typing import Any
 import orjson
 
 from schemas.alert import ALERT_SCHEMA, FAMILIES, AlertEvent, AlertState, Severity, parse_time
-from schemas.binary import BINARY_CONTENT_TYPE, binary_columns, lists_of, split_binary
+from schemas.binary import BINARY_CONTENT_TYPE, binary_columns, split_binary
 from schemas.checking import Fields, build, convert, hints, mapping, object_of, require_schema, text
 from schemas.columns import Columns, columns_of_lists
 from schemas.errors import DecodeError
 from schemas.metrics import METRICS
 from schemas.sample import SAMPLE_SCHEMA, CollectorStatus, NodeSample
-from schemas.window import WINDOW_SCHEMA, MetricWindow, WindowBatch
+from schemas.window import WINDOW_SCHEMA, MetricWindow, WindowBatch, WindowColumns
 
 __all__ = [
     "CONTENT_TYPE_HEADER",
@@ -48,7 +48,16 @@ _NUMBERS = frozenset({int, float, NoneType})
 
 def encode(message: NodeSample | WindowBatch | AlertEvent) -> bytes:
     """Encode one message as JSON. NaN and infinities become null, never a number."""
-    return orjson.dumps(message, default=lists_of)
+    return orjson.dumps(message, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _plain(value: object) -> object:
+    """Turn what orjson does not know into what it does. TypeError for anything of others."""
+    if isinstance(value, Columns):
+        return dict(value)
+    if isinstance(value, WindowColumns):
+        return value.rows()
+    raise TypeError(f"cannot encode {type(value).__name__}")
 
 
 def sample_headers(sample: NodeSample, *, binary: bool = False) -> tuple[tuple[str, bytes], ...]:

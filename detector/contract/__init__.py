@@ -26,6 +26,7 @@ _ORDER: tuple[Check, ...] = (
     stepping.check_step_is_pure,
     stepping.check_an_empty_frame_is_judged,
     stepping.check_a_missing_reading_changes_nothing,
+    stepping.check_nothing_is_said_without_a_named_metric,
     stepping.check_time_may_jump,
     rows.check_the_order_of_rows_does_not_matter,
     rows.check_a_row_does_not_depend_on_other_nodes,

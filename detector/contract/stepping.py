@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from detector.base import AnyArray, Detector
+from detector.base import AnyArray, Detector, metrics_read
 from detector.contract.material import (
     Material,
     fresh,
@@ -17,13 +17,14 @@ from detector.contract.material import (
     scores,
     steps,
 )
-from detector.contract.telemetry import frames_for, take
+from detector.contract.telemetry import frames_for, take, without
 from detector.frame import Frame
 from schemas.alert import Severity
 
 __all__ = [
     "check_a_missing_reading_changes_nothing",
     "check_an_empty_frame_is_judged",
+    "check_nothing_is_said_without_a_named_metric",
     "check_scores_are_finite_or_missing",
     "check_severity_is_a_rank",
     "check_state_is_as_declared",
@@ -167,3 +168,21 @@ def check_time_may_jump(detector: Detector, material: Material) -> None:
                 require(not np.isinf(score).any(), f"{kind} is infinite after {jump} s.")
             for name, array in step.state.items():
                 require(not np.isinf(array).any(), f"The state {name} is infinite after {jump} s.")
+
+
+def check_nothing_is_said_without_a_named_metric(detector: Detector, material: Material) -> None:
+    """Say nothing and remember nothing without any metric that is read.
+
+    A detector whose metrics were never offered is not run at all. One that needs no metric
+    always is.
+    """
+    named = metrics_read(detector)
+    if not named:
+        return
+    for frame, _, _ in steps(detector, material):
+        state = fresh(detector, len(frame))
+        dark = detector.step(without(frame, named), state, quiet(detector, len(frame)))
+        require_same(state, {**state, **dark.state}, "State changes without any named metric.")
+        for kind, score in scores(dark).items():
+            silent = (np.isnan(score) | (score == 0.0)).all()
+            require(silent, f"{kind} has a score without any named metric.")

@@ -112,6 +112,12 @@ class Ecc:
     peers: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ("ecc_corrected_total", "ecc_uncorrected_total")
     helps: ClassVar[tuple[str, ...]] = ("remapped_rows_uncorrectable_total", "row_remap_pending")
+    #: The lifetime counters, where the volatile ones are missing, and what shows a reset.
+    reads: ClassVar[tuple[str, ...]] = (
+        "ecc_corrected_aggregate_total",
+        "ecc_uncorrected_aggregate_total",
+        "energy_joules_total",
+    )
 
     def __post_init__(self) -> None:
         require_positive(

@@ -69,6 +69,12 @@ class RowRemap:
         "remapped_rows_correctable_total",
         "remapped_rows_uncorrectable_total",
     )
+    #: What GPUs before Ampere have instead.
+    reads: ClassVar[tuple[str, ...]] = (
+        "retired_pages_pending",
+        "retired_pages_single_bit_total",
+        "retired_pages_double_bit_total",
+    )
 
     @property
     def kinds(self) -> tuple[KindSpec, ...]:

@@ -24,7 +24,7 @@ from detector.base import (
 )
 from detector.frame import Frame
 from schemas.alert import Action, Evidence, Scope, Severity
-from schemas.metrics import METRIC_INDEX
+from schemas.metrics import METRIC_INDEX, METRICS
 
 __all__ = ["DETECTOR", "StaleValues"]
 
@@ -116,6 +116,8 @@ class StaleValues:
         "sm_clock_hertz",
         "temperature_celsius",
     )
+    #: Whatever a node offers is compared.
+    reads: ClassVar[tuple[str, ...]] = tuple(METRICS)
 
     def __post_init__(self) -> None:
         require_positive(stale_seconds=self.stale_seconds)

@@ -38,6 +38,10 @@ def ewma(
     >>> ewma(np.array([0.0, np.nan]), np.array([1.0, 3.0]), np.array([10.0, 10.0]), 10.0)
     array([0.63212056, 3.        ])
     """
-    weight = -np.expm1(-np.nan_to_num(dt) / tau_seconds)
+    weight = -np.expm1(-dt / tau_seconds)
     moved = mean + weight * (value - mean)
-    return np.where(np.isnan(value), mean, np.where(np.isnan(mean), value, moved))
+    odd = np.isnan(moved)
+    if not np.count_nonzero(odd):  # the usual frame, and half of the work
+        return moved
+    kept = np.where(np.isnan(value), mean, np.where(np.isnan(mean), value, mean))
+    return np.where(odd, kept, moved)

@@ -226,3 +226,26 @@ def test_windows_equal_the_sums_of_their_samples(
             mean = math.fsum(numbers) / len(numbers)
             assert got[0] == pytest.approx(mean, abs=1e-9)
             assert got[1:] == [min(numbers), max(numbers), numbers[-1]]
+
+
+def test_nodes_with_other_metrics_close_together_and_each_encodes_its_own() -> None:
+    def sample(node: str, names: list[str], tick: int) -> NodeSample:
+        return NodeSample(
+            node=node,
+            boot_id="b",
+            seq=tick,
+            ts=(T0 + 10_000 * tick,),
+            gpu=(f"GPU-{node}-0", f"GPU-{node}-1"),
+            m={name: [1.0 + tick, None if name == "power_watts" else 2.0] for name in names},
+        )
+
+    some = ["power_watts", "temperature_celsius"]
+    other = ["memory_used_bytes", "temperature_celsius"]
+    engine = Engine((), topic="t", partition=0)
+    sent = [sample(n, names, tick) for tick in (0, 1) for n, names in (("a", some), ("b", other))]
+    closed = {window.node: window for window in engine.process(sent).windows}
+    assert set(closed["a"].m) == set(some)
+    assert set(closed["b"].m) == set(other)
+    for window in closed.values():
+        assert decode_window(encode(window)) == window
+    assert closed["a"].m["power_watts"].mean == [1.0, None]
