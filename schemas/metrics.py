@@ -59,6 +59,9 @@ class Metric:
 
 _U64 = float(2**63)  # counters are exact in float64 only to 2**53; blanks are 2**64 - 1
 _TIB = float(2**40)
+# A blank (2**64 - 1 mJ or ns) is small enough for a counter once it is in joules or seconds: what
+# a board of 2.5 kW can use, and how long anything can have run, in a hundred years.
+_MOST_JOULES, _MOST_SECONDS = 8e12, 3.2e9
 
 
 def _gauge(
@@ -97,12 +100,14 @@ def _bytes(name: str, source: str, en: str, zh: str) -> Metric:
     return _gauge(name, source, en, zh, "bytes", high=_TIB, resolution=2.0 * 2**20)
 
 
-def _counter(name: str, source: str, en: str, zh: str, unit: str = "") -> Metric:
+def _counter(
+    name: str, source: str, en: str, zh: str, unit: str = "", *, high: float = _U64
+) -> Metric:
     return Metric(
         name=name,
         kind=Kind.COUNTER,
         low=0.0,
-        high=_U64,
+        high=high,
         source=source,
         label_en=en,
         label_zh=zh,
@@ -261,6 +266,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "Energy since driver load",
         "累计能耗",
         "J",
+        high=_MOST_JOULES,
     ),
     _ratio(
         "gpu_utilization_ratio",
@@ -337,6 +343,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "Time under the software power cap",
         "功率封顶累计时间",
         "s",
+        high=_MOST_SECONDS,
     ),
     _counter(
         "throttle_sw_thermal_seconds_total",
@@ -344,6 +351,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "Time under software thermal slowdown",
         "软件温控降频累计时间",
         "s",
+        high=_MOST_SECONDS,
     ),
     _counter(
         "throttle_hw_thermal_seconds_total",
@@ -351,6 +359,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "Time under hardware thermal slowdown",
         "硬件温控降频累计时间",
         "s",
+        high=_MOST_SECONDS,
     ),
     _counter(
         "throttle_power_brake_seconds_total",
@@ -358,6 +367,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "Time under hardware power brake",
         "硬件功率刹车累计时间",
         "s",
+        high=_MOST_SECONDS,
     ),
     _counter(
         "throttle_sync_boost_seconds_total",
@@ -365,6 +375,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "Time held by sync boost",
         "同步提频累计时间",
         "s",
+        high=_MOST_SECONDS,
     ),
     _gauge(
         "fan_ratio",
