@@ -18,6 +18,10 @@ from foreshock.secrets import MASK, is_secret_name, mask_text
 
 __all__ = ["hide_secrets", "set_up_logging"]
 
+#: HTTP clients log whole addresses at info and headers at debug; in chat tools the address is the
+#: secret. Their warnings are enough.
+_TALKATIVE = ("httpx", "httpx2", "httpcore", "httpcore2", "urllib3", "requests", "apprise", "hpack")
+
 
 def _hide(name: str, value: object) -> object:
     if is_secret_name(name):
@@ -76,6 +80,8 @@ def set_up_logging(level: str, style: str, stream: IO[str] | None = None) -> Non
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

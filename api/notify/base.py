@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from api.notify.retry import Outcome
@@ -32,11 +33,25 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboundRequest:
-    """A POST, ready to be sent."""
+    """A request, ready to be sent.
+
+    Parameters
+    ----------
+    url
+        Where to; a secret but for its host.
+    headers, body
+        What is sent; never logged.
+    method
+        HTTP method.
+    ca_file
+        Authorities to trust instead of the system's, PEM.
+    """
 
     url: str
     headers: Mapping[str, str]
     body: bytes
+    method: str = "POST"
+    ca_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,18 +1,23 @@
-"""Sends one request and reports what came back. The only file that connects to receivers."""
+"""Sends one request and reports what came back. The only file that speaks HTTP to receivers.
+
+Nothing of a URL but its host appears in any message: in chat tools the path is the secret.
+"""
 
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
-import httpx2
+import httpcore2
 
 from api.notify.base import Answer, OutboundRequest
-from api.notify.egress import RefusedAddressError, check_addresses, resolve
+from api.notify.egress import RefusedAddressError, check_addresses, check_port, resolve
+from api.notify.wire import Deadline, PinnedBackend
 
-__all__ = ["HttpSender", "SendError", "Sender"]
+__all__ = ["HttpSender", "SendError", "Sender", "tls_context"]
 
 _READ_CAP_BYTES = 65_536
 
@@ -45,15 +50,29 @@ class Sender(Protocol):
         ...
 
 
-class HttpSender:
-    """The real thing: no redirects, no proxies or certificates from the environment.
+def tls_context(ca_file: Path | None = None) -> ssl.SSLContext:
+    """Return a TLS context that checks certificates and names, TLS 1.2 or newer.
 
-    Safe to share between threads.
+    Parameters
+    ----------
+    ca_file
+        Authorities to trust instead of the system's, PEM.
+    """
+    context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+class HttpSender:
+    """The real thing: no redirects, no proxies or certificates from the environment, no cookies.
+
+    A connection serves one request: a kept one would belong to an address judged earlier. Safe to
+    share between threads.
 
     Parameters
     ----------
     connect_seconds, total_seconds
-        Time to connect, and for the whole attempt.
+        Time to connect, and for the whole attempt however slowly the receiver talks.
     resolver
         Host and port to addresses.
     """
@@ -65,53 +84,56 @@ class HttpSender:
         total_seconds: float,
         resolver: Callable[[str, int], list[str]] = resolve,
     ) -> None:
+        self._connect_seconds = connect_seconds
         self._total_seconds = total_seconds
         self._resolve = resolver
-        self._client = httpx2.Client(
-            trust_env=False,
-            follow_redirects=False,
-            timeout=httpx2.Timeout(total_seconds, connect=min(connect_seconds, total_seconds)),
-            # A kept connection belongs to an address judged earlier, and may be half dead.
-            limits=httpx2.Limits(max_connections=64, max_keepalive_connections=0),
-        )
+        self._contexts: dict[Path | None, ssl.SSLContext] = {}
 
     def send(self, request: OutboundRequest, *, allow_private: bool) -> Answer:
         """Send, read at most 64 KB, give up at the deadline."""
-        deadline = time.monotonic() + self._total_seconds
-        url = httpx2.URL(request.url)
-        port = url.port or (443 if url.scheme == "https" else 80)
+        deadline = Deadline(self._total_seconds)
+        parts = urlsplit(request.url)
+        host = parts.hostname or ""
         try:
-            addresses = self._resolve(url.host, port)
-            address = check_addresses(url.host, addresses, allow_private=allow_private)
-            with self._client.stream(
-                "POST",
-                url.copy_with(host=address),
-                headers={**request.headers, "host": url.netloc.decode("ascii")},
-                content=request.body,
-                extensions={"sni_hostname": url.host},
-            ) as response:
-                body = _read(response, deadline)
-                headers = {name.lower(): text for name, text in response.headers.items()}
-                return Answer(status=response.status_code, headers=headers, body=body)
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            check_port(host, port)
+            addresses = self._resolve(host, port)
+            address = check_addresses(host, addresses, allow_private=allow_private)
+            return self._exchange(request, address, deadline)
         except RefusedAddressError as exc:
-            raise SendError(str(exc), permanent=True) from exc
-        except (httpx2.HTTPError, OSError) as exc:
-            raise _failure(exc, url.host) from exc
+            raise SendError(str(exc), permanent=True) from None
+        # ValueError: a URL or header that no request can carry.
+        except (httpcore2.NetworkError, httpcore2.TimeoutException, OSError) as exc:
+            raise _failure(exc, host) from None
+        except (httpcore2.ProtocolError, httpcore2.UnsupportedProtocol, ValueError) as exc:
+            raise SendError(f"no valid answer from {host}: {type(exc).__name__}") from None
+
+    def _exchange(self, request: OutboundRequest, address: str, deadline: Deadline) -> Answer:
+        backend = PinnedBackend(address, connect_seconds=self._connect_seconds, deadline=deadline)
+        headers: dict[str | bytes, str | bytes] = {**request.headers, "connection": "close"}
+        with (
+            httpcore2.ConnectionPool(
+                ssl_context=self._context(request.ca_file), network_backend=backend
+            ) as pool,
+            pool.stream(
+                request.method, request.url, headers=headers, content=request.body
+            ) as response,
+        ):
+            body = b""
+            for chunk in response.iter_stream():
+                body += chunk
+                if len(body) >= _READ_CAP_BYTES:
+                    break
+            found = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in response.headers}
+            return Answer(status=response.status, headers=found, body=body[:_READ_CAP_BYTES])
+
+    def _context(self, ca_file: Path | None) -> ssl.SSLContext:
+        if ca_file not in self._contexts:
+            self._contexts[ca_file] = tls_context(ca_file)
+        return self._contexts[ca_file]
 
     def close(self) -> None:
-        """Close the client."""
-        self._client.close()
-
-
-def _read(response: httpx2.Response, deadline: float) -> bytes:
-    body = b""
-    for chunk in response.iter_raw():
-        body += chunk
-        if len(body) >= _READ_CAP_BYTES:
-            break
-        if time.monotonic() > deadline:
-            raise httpx2.ReadTimeout("the answer took too long")
-    return body[:_READ_CAP_BYTES]
+        """Nothing: no connection outlives its request."""
 
 
 def _failure(exc: Exception, host: str) -> SendError:

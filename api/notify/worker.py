@@ -23,6 +23,9 @@ __all__ = ["DeliveryWorker", "Target"]
 
 _IDLE_SECONDS = 1.0
 _STOP_SECONDS = 5.0
+#: An attempt that outlives its time by so much is given up from outside: name resolution, for
+#: one, knows no deadline.
+_SLACK_SECONDS = 5.0
 
 _log = structlog.get_logger(__name__)
 
@@ -33,6 +36,15 @@ class Target:
 
     adapter: Adapter
     allow_private: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _UnderWay:
+    """An attempt that has not ended."""
+
+    claim: Claim
+    started_ms: int
+    begun: float
 
 
 class DeliveryWorker:
@@ -70,7 +82,7 @@ class DeliveryWorker:
         self._metrics = metrics
         self._now_ms = now_ms
         self._lock = threading.Lock()
-        self._under_way: dict[int, str] = {}
+        self._under_way: dict[int, _UnderWay] = {}
         self._renewed_at = time.monotonic()
         self._wake = threading.Event()
         self._random = random.Random()
@@ -102,6 +114,7 @@ class DeliveryWorker:
     def _step(self) -> float:
         """Start what is due; return after how many seconds to look again."""
         now_ms = self._now_ms()
+        self._give_up_overdue()
         self._renew(now_ms)
         due_ms = self._outbox.next_due_ms()
         self.problem = None
@@ -109,14 +122,17 @@ class DeliveryWorker:
             wait = _IDLE_SECONDS if due_ms is None else (due_ms - now_ms) / 1000
             return min(wait, _IDLE_SECONDS)
         with self._lock:
-            busy = Counter(self._under_way.values())
+            busy = Counter(one.claim.endpoint for one in self._under_way.values())
         limit = self._settings.concurrency - busy.total()
         room = {name: self._settings.per_endpoint - busy[name] for name in self._targets}
         if limit <= 0 or not any(free > 0 for free in room.values()):
             return _IDLE_SECONDS  # an attempt that ends wakes the loop
         claims = self._outbox.claim(room, limit, now_ms)
+        begun = time.monotonic()
         with self._lock:
-            self._under_way.update({claim.id: claim.endpoint for claim in claims})
+            self._under_way.update(
+                {c.id: _UnderWay(claim=c, started_ms=now_ms, begun=begun) for c in claims}
+            )
         for claim in claims:
             threading.Thread(
                 target=self._deliver, args=(claim,), name="foreshock-deliver", daemon=True
@@ -132,12 +148,26 @@ class DeliveryWorker:
         if ids:
             self._outbox.renew(ids, now_ms)
 
+    def _give_up_overdue(self) -> None:
+        """Free the places of attempts that should have ended long ago; their threads may go on."""
+        limit = time.monotonic() - self._settings.total_seconds - _SLACK_SECONDS
+        with self._lock:
+            overdue = [one for one in self._under_way.values() if one.begun < limit]
+            for one in overdue:
+                del self._under_way[one.claim.id]
+        for one in overdue:
+            outcome = Outcome(verdict=Verdict.TRANSIENT, error="the attempt did not end in time")
+            self._finish(one.claim, outcome, one.started_ms)
+
     def _deliver(self, claim: Claim) -> None:
         """One attempt, from claim to result; runs in its own thread and never raises."""
         try:
             started_ms = self._now_ms()
             outcome = self._attempt(claim, started_ms)
-            self._finish(claim, outcome, started_ms)
+            with self._lock:
+                given_up = claim.id not in self._under_way
+            if not given_up:
+                self._finish(claim, outcome, started_ms)
         except (StoreError, DataDirError) as exc:
             # The lease ends by itself and the delivery is sent again: a duplicate, not a loss.
             self._report(str(exc))

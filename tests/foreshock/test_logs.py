@@ -79,3 +79,11 @@ def test_secrets_in_a_traceback_are_hidden(stream: io.StringIO) -> None:
         structlog.get_logger().exception("delivery_failed")
     assert "pa55" not in stream.getvalue()
     assert "ValueError" in lines(stream)[0]["exception"]
+
+
+@pytest.mark.parametrize("name", ["httpx2", "httpcore2.connection", "httpx", "urllib3"])
+def test_http_clients_do_not_log_addresses(stream: io.StringIO, name: str) -> None:
+    set_up_logging("debug", "json", stream)
+    logging.getLogger(name).info("HTTP Request: POST https://hooks.example/planted 200")
+    logging.getLogger(name).warning("told")
+    assert [line["event"] for line in lines(stream)] == ["told"]
