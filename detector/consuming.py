@@ -17,11 +17,12 @@ import structlog
 
 from bus.protocol import Bus, Record, Subscriber, TopicPartition
 from detector.metrics import DetectorMetrics
+from detector.pace import Pace
 from detector.sending import Sender
 from detector.snapshot import Snapshot
 from detector.snapshots import Snapshots
 from detector.worker import Output, Worker
-from schemas.errors import BusError
+from schemas.errors import BusError, DataDirError
 from schemas.topics import TopicSpec
 
 __all__ = ["Consuming", "Wiring"]
@@ -102,6 +103,7 @@ class Consuming:
         self._wiring = wiring
         self._unix_ms = unix_ms
         self._settled_seconds = settled_seconds
+        self._pace = Pace(wiring.poll_records)
         self._listened = 0.0
         self._quiet = quiet
         self._topic = wiring.source.full_name(wiring.prefix)
@@ -152,11 +154,10 @@ class Consuming:
             self._held.clear()
 
     def _turn(self, subscriber: Subscriber) -> None:
-        limit = 1 if self._careful else self._wiring.poll_records
-        records = subscriber.poll(limit, _POLL_SECONDS)
+        records = subscriber.poll(1 if self._careful else self._pace.limit, _POLL_SECONDS)
         lags = subscriber.lag()
         self.lag = sum(lags.values())
-        self.last_turn = time.monotonic()
+        began = self.last_turn = time.monotonic()
         metrics = self._wiring.metrics
         metrics.lag.labels(self._wiring.source.name).set(self.lag)
         caught_up = self.lag == 0 and self._quiet()
@@ -166,6 +167,7 @@ class Consuming:
             if not records and caught_up:
                 for place in list(self._held):
                     self._process(place, [], caught_up=True)
+        self._pace.took(len(records), time.monotonic() - began)
         self._listen(lags)
         opened = sum(held.worker.open_alerts() for held in self._held.values())
         metrics.open_alerts.labels(self._wiring.source.name).set(opened)
@@ -274,7 +276,8 @@ class Consuming:
             try:
                 for place in moved:
                     self._save(place, self._held[place])
-            except BusError as exc:
+            except (BusError, DataDirError) as exc:
+                # The state stays in memory; after a crash what came since is read again.
                 _log.warning("checkpoint_skipped", reason=str(exc))
                 return
             if subscriber is not None:

@@ -23,6 +23,7 @@ from bus.placement import partition_of
 from detector.consuming import Consuming, Wiring
 from detector.engine import Engine
 from detector.metrics import DetectorMetrics
+from detector.pace import Pace
 from detector.registry import build
 from detector.service import DetectorService
 from detector.settings import DetectorSettings
@@ -454,13 +455,29 @@ def test_stops_and_kills_at_any_point_change_no_alert(seed: int) -> None:
     assert ids(alerts.alerts()) == undisturbed()
 
 
-def test_state_that_cannot_be_saved_ends_the_service_with_words() -> None:
+def test_a_disk_that_is_full_for_a_while_stops_no_alert_and_is_saved_to_afterwards() -> None:
     bus, store = MemoryBus(partitions=1), Mortal(MemorySnapshots())
     store.dead = True
-    publish(bus, stream()[:20])
-    one = Running(service(bus, store).run)
-    until(lambda: not one.alive, "the service goes on without saving")
-    assert isinstance(one.failure, DataDirError)
+    publish(bus, stream())
+    alerts = Reader(bus, ALERTS)
+    subject = service(bus, store)
+    with running(subject):
+        alerts.wait_for(undisturbed())
+        assert store.load("gpu.samples", 0) is None
+        store.dead = False
+        until(lambda: store.load("gpu.samples", 0) is not None, "the state is never saved")
+
+
+def test_a_turn_that_was_slow_takes_less_the_next_time() -> None:
+    """Whatever the machine and the messages, a turn must leave time to hear that it should end."""
+    pace, cost = Pace(512), 0.05
+    for _ in range(20):
+        took = pace.limit
+        pace.took(took, took * cost)
+    assert took * cost <= 1.0
+    for _ in range(20):
+        pace.took(pace.limit, 1e-4)
+    assert pace.limit == 512
 
 
 def test_a_clean_stop_saves_everything_and_a_restart_repeats_nothing() -> None:
