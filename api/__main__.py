@@ -2,7 +2,7 @@
 
 import sys
 
-from foreshock.cli import main
+from foreshock.start import main
 
 if __name__ == "__main__":
     sys.argv[1:1] = ["serve"]

@@ -1,6 +1,6 @@
 """``python -m foreshock`` is the command ``foreshock``."""
 
-from foreshock.cli import main
+from foreshock.start import main
 
 if __name__ == "__main__":
     main()

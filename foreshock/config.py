@@ -55,7 +55,7 @@ _SERVICE_LINK = re.compile(
 )
 _SERVICE_ADDRESS = re.compile(r"(?:tcp|udp|sctp)://.+")
 # librdkafka's names have dots, which an environment variable cannot carry.
-_DOTTED_TABLES = frozenset({"bus.kafka.properties"})
+DOTTED_TABLES = frozenset({"bus.kafka.properties"})
 
 _Table = dict[str, Any]  # decoded TOML: any value until validated
 
@@ -236,7 +236,7 @@ def _env_path(name: str) -> tuple[str, ...]:
 
 def _free_path(rest: tuple[str, ...], depth: int) -> tuple[str, ...]:
     table = ".".join(rest[:depth])
-    if table in _DOTTED_TABLES:
+    if table in DOTTED_TABLES:
         return (*rest[:depth], "__".join(rest[depth:]).replace("_", "."))
     return rest
 

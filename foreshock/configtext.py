@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr
 
-from foreshock.config import ENV_PREFIX, Loaded, Settings
-from foreshock.secrets import MASK, is_secret_name, mask_text
+from foreshock.config import DOTTED_TABLES, ENV_PREFIX, Loaded, Settings
+from foreshock.secrets import MASK, is_plain_property, is_secret_name, mask_text
 from foreshock.settingstree import Row, rows
 
 __all__ = ["markdown_table", "sample_toml", "show_toml", "toml_value"]
@@ -66,6 +66,14 @@ def _masked(name: str, value: object) -> object:
     return mask_text(value) if isinstance(value, str) else value
 
 
+def _masked_properties(values: Mapping[str, object]) -> dict[str, object]:
+    """Show only what is known to be no secret: these are passed on to another library unread."""
+    return {
+        name: mask_text(str(value)) if is_plain_property(name, str(value)) else MASK
+        for name, value in values.items()
+    }
+
+
 def _masked_item(item: BaseModel) -> dict[str, object]:
     """One table of an array: the path of a webhook's address is itself a secret in chat tools."""
     shown: dict[str, object] = {}
@@ -107,7 +115,11 @@ def _show_table(model: BaseModel, section: str, origins: Mapping[str, str]) -> I
         elif value is None:
             yield f"# {name} is not set"
         else:
-            shown = toml_value(_masked(name, value))
+            shown = toml_value(
+                _masked_properties(value)
+                if dotted in DOTTED_TABLES and isinstance(value, Mapping)
+                else _masked(name, value)
+            )
             yield f"{_key(name)} = {shown}  # {_origin(dotted, origins)}"
     for dotted, items in arrays:
         for item in items:

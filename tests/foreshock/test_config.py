@@ -290,3 +290,20 @@ def test_every_line_of_the_sample_can_be_uncommented(
 def test_every_setting_says_what_it_is() -> None:
     silent = [f"{row.section}.{row.name}" for row in rows(Settings) if len(row.description) < 10]
     assert silent == []
+
+
+def test_a_property_of_the_client_that_nobody_knows_is_hidden(tmp_path: Path) -> None:
+    file = tmp_path / "foreshock.toml"
+    file.write_text(
+        """
+[bus.kafka.properties]
+"sasl.oauthbearer.config" = "principal=x planted"
+"bogus.prop" = "planted"
+"linger.ms" = "5"
+"ssl.ca.location" = "/etc/ca.pem"
+"""
+    )
+    shown = show_toml(load(file, environ={}, cwd=tmp_path))
+    assert "planted" not in shown
+    assert '"linger.ms" = "5"' in shown
+    assert "/etc/ca.pem" in shown
