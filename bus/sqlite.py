@@ -236,6 +236,11 @@ class SqliteBus:
                 "SELECT name, retention_ms, compacted, count(*) FROM topic"
                 " JOIN place ON place.topic = topic.name GROUP BY name"
             ).fetchall()
+        except sqlite3.Error as error:
+            raise BusUnavailableError(
+                f"The topics in {self._settings.path} cannot be read: {error}. If the file is "
+                "damaged, move it away; foreshock then starts a new one."
+            ) from error
         finally:
             connection.close()
         found = {}

@@ -455,3 +455,16 @@ def test_a_folder_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "bus.sqlite").mkdir()
     with pytest.raises(BusUnavailableError, match=r"bus\.sqlite cannot be opened"):
         open_bus(_settings(tmp_path / "bus.sqlite"))
+
+
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "bus.sqlite"
+    _fill(path, 2000, size=500)
+    with path.open("r+b") as file:
+        file.seek(8192)
+        file.write(b"\x5a" * 900_000)
+    bus = open_bus(_settings(path))
+    for ask in (bus.describe_topics, bus.create_topics, lambda: bus.check(1.0)):
+        with pytest.raises(BusUnavailableError, match=r"bus\.sqlite"):
+            ask()
+    bus.close()
