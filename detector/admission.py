@@ -14,6 +14,8 @@ from schemas.sample import NodeSample
 
 __all__ = ["TAKE_OVER_MESSAGES", "Admitted", "admit"]
 
+# Stretches of missing messages that are remembered per node; an outage is one of them.
+_MOST_GAPS = 32
 #: So many messages in a row of a boot that looks old, and it is the current one.
 TAKE_OVER_MESSAGES = 10
 
@@ -30,12 +32,16 @@ class Admitted:
         Ticks before this one were seen already.
     stepped_back
         The node's clock was set back: the first tick has no meaningful distance to the last.
+    late
+        Later messages of the node were taken before it, as when a collector sends what it kept
+        while the bus was away. Its readings are past; what it says happened is still news.
     """
 
     sample: NodeSample
     node_row: int
     first_tick: int
     stepped_back: bool
+    late: bool = False
 
 
 def admit(fleet: Fleet, sample: NodeSample, counts: Counter[str]) -> Admitted | None:
@@ -53,7 +59,8 @@ def admit(fleet: Fleet, sample: NodeSample, counts: Counter[str]) -> Admitted | 
     sample
         The message.
     counts
-        Grows by ``duplicate``, ``late``, ``lost_messages``, ``clock_back`` or ``accepted``.
+        Grows by ``duplicate``, ``late``, ``late_events``, ``lost_messages``, ``clock_back`` or
+        ``accepted``.
     """
     node_row = fleet.node_of(sample.node)
     node = fleet.nodes[node_row]
@@ -61,8 +68,12 @@ def admit(fleet: Fleet, sample: NodeSample, counts: Counter[str]) -> Admitted | 
     if sample.boot_id == node.boot_id:
         if sample.seq <= node.seq and not _counts_anew(node, sample):
             counts["duplicate" if sample.seq == node.seq else "late"] += 1
-            return None
-        counts["lost_messages"] += max(0, sample.seq - node.seq - 1)
+            return _late(node, node_row, sample, counts)
+        if sample.seq > node.seq + 1:
+            counts["lost_messages"] += sample.seq - node.seq - 1
+            node.gaps = [*node.gaps[1 - _MOST_GAPS :], [node.seq + 1, sample.seq - 1]]
+        elif sample.seq <= node.seq:
+            node.gaps = []
         stepped_back = sample.ts[0] <= node.last_ts
         counts["clock_back"] += stepped_back
     elif _looks_old(node, sample) and not _has_taken_over(node, sample):
@@ -73,7 +84,7 @@ def admit(fleet: Fleet, sample: NodeSample, counts: Counter[str]) -> Admitted | 
         counts["clock_back"] += stepped_back
         if not stepped_back:
             first_tick = sum(moment <= node.last_ts for moment in sample.ts)
-        node.previous_boot, node.boot_id = node.boot_id, sample.boot_id
+        node.previous_boot, node.boot_id, node.gaps = node.boot_id, sample.boot_id, []
     node.candidate, node.strikes = "", 0
     node.seq = sample.seq
     node.last_ts = sample.ts[-1]
@@ -81,6 +92,23 @@ def admit(fleet: Fleet, sample: NodeSample, counts: Counter[str]) -> Admitted | 
     return Admitted(
         sample=sample, node_row=node_row, first_tick=first_tick, stepped_back=stepped_back
     )
+
+
+def _late(
+    node: NodeRow, node_row: int, sample: NodeSample, counts: Counter[str]
+) -> Admitted | None:
+    """Take in the events of a message that was missing until now; repetitions say nothing new."""
+    for at, (first, last) in enumerate(node.gaps):
+        if first <= sample.seq <= last:
+            left = [[first, sample.seq - 1], [sample.seq + 1, last]]
+            node.gaps[at : at + 1] = [part for part in left if part[0] <= part[1]]
+            break
+    else:
+        return None
+    if not sample.events:
+        return None
+    counts["late_events"] += len(sample.events)
+    return Admitted(sample=sample, node_row=node_row, first_tick=0, stepped_back=False, late=True)
 
 
 def _looks_old(node: NodeRow, sample: NodeSample) -> bool:

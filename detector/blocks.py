@@ -18,7 +18,7 @@ from schemas.columns import packed
 from schemas.metrics import METRIC_INDEX
 from schemas.sample import CollectorState, CollectorStatus, NodeSample, SampleEvent, ValueStatus
 
-__all__ = ["Block", "NodeFacts", "block_of"]
+__all__ = ["Block", "NodeFacts", "block_of", "late_block"]
 
 _LOST = "error:15"  # nvmlReturn_t NVML_ERROR_GPU_IS_LOST
 _STATES = {str(state): float(number) for number, state in enumerate(CollectorState)}
@@ -112,6 +112,46 @@ def block_of(fleet: Fleet, item: Admitted, arrived_ms: int | None = None) -> Blo
         stepped_back=item.stepped_back,
         arrived=float("nan") if arrived_ms is None else float(arrived_ms),
         events=_placed(fleet, item, layout) if sample.events else (),
+    )
+
+
+_UNKNOWN = float("nan")
+_NOTHING_SAID = NodeFacts(
+    gone_counts=False,
+    absent=False,
+    expected=_UNKNOWN,
+    known=_UNKNOWN,
+    listed=_UNKNOWN,
+    every=_UNKNOWN,
+    state=_UNKNOWN,
+    nvml_error=_UNKNOWN,
+    uptime=_UNKNOWN,
+)
+
+
+def late_block(fleet: Fleet, item: Admitted) -> Block:
+    """Turn the events of a late message into a block that says nothing else.
+
+    It stands at the newest time of its node: no time has passed for anybody.
+    """
+    node = fleet.nodes[item.node_row]
+    found = [fleet.find(event.gpu, item.node_row, event.pci) for event in item.sample.events]
+    # A GPU that has moved to another node since is judged there.
+    rows = {row: None for row in found if row is not None and fleet.gpus[row].node == node.name}
+    layout = fleet.layout_of(list(rows))
+    return Block(
+        node_row=item.node_row,
+        layout=layout,
+        facts=_NOTHING_SAID,
+        ts=(node.last_ts,),
+        columns=_columns_of(()),
+        numbers=b"",
+        lost=None,
+        refused=None,
+        first_tick=0,
+        stepped_back=False,
+        arrived=_UNKNOWN,
+        events=_placed(fleet, item, layout),
     )
 
 

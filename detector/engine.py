@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from detector.admission import admit
+from detector.admission import Admitted, admit
 from detector.arrays import IntArray, prefixed, unprefixed
 from detector.base import Detector
-from detector.blocks import Block, block_of
+from detector.blocks import Block, block_of, late_block
 from detector.detectors.node_silent import NodeSilent
 from detector.detectors.partition_silent import PartitionSilent
 from detector.fleet import Fleet, GpuRow
 from detector.frame import Frame
-from detector.rounds import rounds
+from detector.rounds import Round, rounds
 from detector.silence import NO_WALL_CLOCK, Silence, node_frame
 from detector.stage import NODE_CAUSES, Stage
 from detector.windows import WindowTable
@@ -118,6 +118,11 @@ class Engine:
             item = admit(self.fleet, sample, outcome.counts)
             if item is None:
                 continue
+            if item.late:
+                self._run(pending, outcome)
+                pending = []
+                self._hear_late(item, outcome)
+                continue
             if self.fleet.changes_facts(item.node_row, sample):
                 self._run(pending, outcome)
                 pending = []
@@ -188,13 +193,22 @@ class Engine:
         for step in rounds(self.fleet, blocks):
             self._grow()
             self._close_moved(outcome, int(step.nodes.ts[0]))
-            found = self.gpus.run(step.gpus)
-            step.nodes.members_open = self.gpus.open_now(step.gpus.rows)
-            of_nodes = self.nodes.run(step.nodes)
-            # Nodes are judged after their GPUs, so only now is it known what a node explains.
-            outcome.alerts += self._explained_by_nodes(found) + of_nodes
+            self._judge(step, outcome)
             outcome.windows += self.windows.add(step.gpus)
             outcome.counts["gpu_samples"] += int((~step.gpus.gone).sum())
+
+    def _hear_late(self, item: Admitted, outcome: Outcome) -> None:
+        """Judge what a late message says has happened; its readings are past."""
+        for step in rounds(self.fleet, [late_block(self.fleet, item)]):
+            self._grow()
+            self._judge(step, outcome)
+
+    def _judge(self, step: Round, outcome: Outcome) -> None:
+        found = self.gpus.run(step.gpus)
+        step.nodes.members_open = self.gpus.open_now(step.gpus.rows)
+        of_nodes = self.nodes.run(step.nodes)
+        # Nodes are judged after their GPUs, so only now is it known what a node explains.
+        outcome.alerts += self._explained_by_nodes(found) + of_nodes
 
     def _explained_by_nodes(self, alerts: list[AlertEvent]) -> list[AlertEvent]:
         """Name the node's own alert as the cause of those of its GPUs that have no nearer one."""

@@ -7,6 +7,7 @@ because its past belongs to another air path.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -77,6 +78,8 @@ class NodeRow:
     ----------
     boot_id, previous_boot, seq, last_ts
         Position in the node's stream of messages.
+    gaps
+        First and last number of each stretch of messages of this boot that did not come yet.
     candidate, strikes
         Another boot whose messages look old, and how many of them came without one of the
         current boot between them.
@@ -94,6 +97,7 @@ class NodeRow:
     previous_boot: str = ""
     seq: int = -1
     last_ts: int = 0
+    gaps: list[list[int]] = field(default_factory=list)
     candidate: str = ""
     strikes: int = 0
     expected: int | None = None
@@ -203,7 +207,19 @@ class Fleet:
             node.retired = gone
         node.retired = [row for row in node.retired if row in gone]
         due = [row for row in gone if row not in node.retired]
-        rows = np.array(present + due + node.retired, dtype=np.int64)
+        # A GPU is partitioned as soon as a partition of it is listed; its inventory comes later.
+        split = [self._gpu_rows[uuid] for uuid in sample.parents.values() if uuid in self._gpu_rows]
+        return self.layout_of(present, due, node.retired, split)
+
+    def layout_of(
+        self,
+        present: Sequence[int],
+        due: Sequence[int] = (),
+        retired: Sequence[int] = (),
+        split: Sequence[int] = (),
+    ) -> Layout:
+        """Return what is known now of the given rows, in this order; ``split`` are partitioned."""
+        rows = np.array([*present, *due, *retired], dtype=np.int64)
         table = self.gpu_table
         return Layout(
             present=len(present),
@@ -211,7 +227,7 @@ class Fleet:
             rows=rows,
             model=table["model"][rows].astype(np.int64),
             job=table["job"][rows].astype(np.int64),
-            mig_parent=table["mig_parent"][rows],
+            mig_parent=table["mig_parent"][rows] | np.isin(rows, split),
             mig_instance=table["mig_instance"][rows],
             facts=np.array([table[name][rows] for name in FACTS], dtype=np.float64),
         )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from detector.admission import TAKE_OVER_MESSAGES, Admitted, admit
 from detector.engine import Engine
 from detector.fleet import Fleet
-from schemas.sample import NodeSample
+from detector.registry import build
+from schemas.sample import NodeSample, SampleEvent
 
 T0 = 1_790_000_000_000
 
@@ -226,3 +229,76 @@ def test_repeated_numbers_never_begin_anew() -> None:
     for seq in [*range(40), *range(40)]:
         door.take(sample(seq, [seq]))
     assert door.seconds == list(range(40))
+
+
+# -- what a message says has happened is news, however late it comes ------------------------------
+
+
+def with_xid(seq: int, code: int = 79) -> NodeSample:
+    event = SampleEvent(ts=T0 + 1000 * seq, kind="xid", gpu="GPU-n1", xid=code)
+    return replace(sample(seq, [seq]), events=(event,))
+
+
+def stream(order: Sequence[int], event_at: int = 40) -> list[NodeSample]:
+    return [with_xid(seq) if seq == event_at else sample(seq, [seq]) for seq in order]
+
+
+def said(engine: Engine, samples: Sequence[NodeSample]) -> list[tuple[str, str | None, str]]:
+    alerts = engine.process(samples).alerts
+    return [(a.kind, a.subject.gpu_uuid, a.severity) for a in alerts if a.kind == "xid"]
+
+
+@pytest.mark.parametrize("delay", [1, 3, 19])
+@pytest.mark.parametrize("batch", [1, 7, 100])
+def test_an_event_of_a_late_message_raises_its_alert_on_its_gpu(delay: int, batch: int) -> None:
+    order = [seq for seq in range(60) if seq != 40]
+    order.insert(order.index(40 + delay) + 1, 40)
+    engine = Engine(build(), topic="t", partition=0)
+    samples = stream(order)
+    found = []
+    for first in range(0, len(samples), batch):
+        found += said(engine, samples[first : first + batch])
+    assert found == [("xid", "GPU-n1", "critical")]
+
+
+def test_a_drained_outage_tells_every_event_once_and_a_repetition_none() -> None:
+    """Live first, then what was kept: the order in which a collector sends after an outage."""
+    kept = stream(range(10, 40), event_at=25)
+    live = [*stream(range(10)), *stream(range(40, 43))]
+    engine = Engine(build(), topic="t", partition=0)
+    assert said(engine, live) == [("xid", "GPU-n1", "critical")]
+    outcome = engine.process(kept)
+    assert outcome.counts["late_events"] == 1
+    assert engine.process(kept).counts["late_events"] == 0
+    assert engine.process(kept[::-1]).counts["late"] == 30
+
+
+def test_late_readings_and_later_times_are_left_as_they_were() -> None:
+    straight, bent = (Engine(build(), topic="t", partition=0) for _ in range(2))
+    straight.process(stream([0, 1, 3, 4], event_at=99))
+    bent.process(stream([0, 1, 3], event_at=99))
+    bent.process([with_xid(2, code=13)])
+    bent.process(stream([4], event_at=99))
+    for engine in (straight, bent):
+        node = engine.fleet.nodes[0]
+        assert (node.seq, node.last_ts) == (4, T0 + 4000)
+    assert (
+        straight.windows.dump()[1]["samples"].tolist() == bent.windows.dump()[1]["samples"].tolist()
+    )
+
+
+def test_what_is_missing_is_remembered_over_a_restart() -> None:
+    first = Engine(build(), topic="t", partition=0)
+    first.process(stream([0, 1, 50], event_at=99))
+    second = Engine(build(), topic="t", partition=0)
+    second.load(*first.dump())
+    assert said(second, [with_xid(20)]) == [("xid", "GPU-n1", "critical")]
+
+
+def test_a_gpu_that_lives_elsewhere_by_now_is_not_taken_back() -> None:
+    engine = Engine(build(), topic="t", partition=0)
+    engine.process(stream([0, 2], event_at=99))
+    moved = replace(sample(0, [3.0], node="n2"), gpu=("GPU-n1",))
+    engine.process([moved])
+    engine.process([with_xid(1)])
+    assert engine.fleet.gpus[0].node == "n2"
