@@ -55,4 +55,11 @@ def _said(row: Row, *, newest: bool) -> str:
 
 
 def _alternatives(row: CallRow) -> list[str]:
-    return [f"`{name}({', '.join(map(str, args))})`" for name, args in row.question.alternatives]
+    return [
+        f"`{name}({', '.join(map(_argument, args))})`" for name, args in row.question.alternatives
+    ]
+
+
+def _argument(value: int) -> str:
+    # A version of a structure is its number over its size (nvml.h, NVML_STRUCT_VERSION).
+    return f"version {value >> 24}" if value >> 24 else str(value)
