@@ -396,7 +396,7 @@ class CollectorService:
         # Only a driver or a server can hang.
         if isinstance(self._source, NvmlChildSource):
             return SourceReader(self._source, self._clock)
-        if self._source.kind in {SourceKind.NVML, SourceKind.DCGM}:
+        if self._source.kind in {SourceKind.NVML, SourceKind.DCGM, SourceKind.AMDSMI}:
             return ThreadReader(self._source, self._clock)
         return DirectReader(self._source)
 

@@ -25,6 +25,7 @@ class SourceKind(StrEnum):
     SIMULATED = "simulated"
     REPLAY = "replay"
     DCGM = "dcgm"
+    AMDSMI = "amdsmi"
 
 
 class SpoolSettings(BaseModel):
@@ -70,8 +71,9 @@ class CollectorSettings(BaseModel):
 
     source: SourceKind = Field(
         default=SourceKind.NVML,
-        description="What is read: nvml (the GPUs of this node), dcgm (a dcgm-exporter that "
-        "runs already), simulated (a fleet that does not exist) or replay (recorded telemetry).",
+        description="What is read: nvml (the GPUs of this node), dcgm (a dcgm-exporter that runs "
+        "already), amdsmi (AMD GPUs, where ROCm's library is installed), simulated (a fleet that "
+        "does not exist) or replay (recorded telemetry).",
     )
     node: str = Field(
         default_factory=socket.gethostname,

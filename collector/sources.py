@@ -33,6 +33,10 @@ def open_source(settings: CollectorSettings) -> Source:
         from collector.dcgm.source import DcgmSource  # noqa: PLC0415 - see above
 
         return DcgmSource(settings.dcgm, node=settings.node, expected_gpus=settings.expected_gpus)
+    if settings.source == SourceKind.AMDSMI:
+        from collector.amd import AmdSource, load_amdsmi  # noqa: PLC0415 - see above
+
+        return AmdSource(load_amdsmi(), node=settings.node, expected_gpus=settings.expected_gpus)
     from collector.nvmlparent import NvmlChildSource  # noqa: PLC0415 - see above
 
     return NvmlChildSource(
