@@ -167,6 +167,11 @@ def _same(one: str | None, other: str | None) -> bool:
     return one is not None and one == other
 
 
+def _on_trial(row: Mapping[Any, Any]) -> bool:  # Any: a row mapping is untyped
+    """Tell whether nobody is told of an alert: then it explains nothing to anybody."""
+    return bool(orjson.loads(row["payload"]).get("shadow"))
+
+
 class Inhibition:
     """The open alerts that may explain others.
 
@@ -206,7 +211,7 @@ class Inhibition:
             .order_by(alert.c.severity_rank.desc(), alert.c.started_ms)
             .limit(_MAX_ROOTS)
         ).mappings()
-        return cls(AlertFacts.of(row) for row in rows)
+        return cls(AlertFacts.of(row) for row in rows if not _on_trial(row))
 
     def root_of(self, symptom: AlertFacts) -> str | None:
         """Return the id of the alert that explains this one, or None."""

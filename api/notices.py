@@ -161,6 +161,8 @@ def queue_notices(
 ) -> int:
     """Queue one notification per endpoint concerned; return how many.
 
+    None for the alert of a detector on trial: it is stored and shown, and nobody is told.
+
     Parameters
     ----------
     kind
@@ -171,7 +173,7 @@ def queue_notices(
         Its origin: with alert and seq it makes the webhook id.
     """
     names = receivers.names()
-    if not names:
+    if not names or new.shadow:
         return 0
     rank = Severity(new.severity).rank
     concerned = {r.endpoint: r for r in receivers.of(labels_of(_plain(new)), rank)}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from detector.cohort.tier import CohortTier
 from detector.engine import Engine, Outcome
-from detector.registry import detectors_of
+from detector.registry import detectors_of, trial_of
 from detector.settings import DetectorSettings
 from schemas.alert import AlertEvent
 from schemas.sample import NodeSample
@@ -34,7 +34,9 @@ class Pipeline:
     """
 
     def __init__(self, settings: DetectorSettings | None = None) -> None:
-        stream, cohort = detectors_of(settings or DetectorSettings())
+        chosen = settings or DetectorSettings()
+        stream, cohort = detectors_of(chosen)
+        self._trial = trial_of(chosen)
         self._engine = Engine(stream, topic=SAMPLES.name, partition=0)
         self._cohorts = CohortTier(cohort) if cohort else None
         self.total = Outcome()
@@ -53,7 +55,7 @@ class Pipeline:
         alerts = outcome.alerts
         if self._cohorts is not None:
             alerts += self._cohorts.process(outcome.windows, caught_up=False)
-        return alerts
+        return self._trial.mark(alerts)
 
     def finish(self) -> list[AlertEvent]:
         """End the input. Nothing that is incomplete is closed; open alerts stay open."""

@@ -18,9 +18,10 @@ import detector.detectors
 from detector.base import Detector
 from detector.cohort.listing import COHORT_DETECTORS
 from detector.settings import DetectorSettings
+from detector.shadow import Trial, without_shadow
 from schemas.errors import ConfigError
 
-__all__ = ["available", "build", "build_cohort", "detectors_of"]
+__all__ = ["available", "build", "build_cohort", "detectors_of", "trial_of"]
 
 
 def available() -> dict[str, type[Detector]]:
@@ -82,11 +83,24 @@ def detectors_of(
     ConfigError
         If a name or parameter is unknown.
     """
-    cohort = build_cohort(settings.parameters, settings.disabled)
+    given = without_shadow(settings.parameters)
+    cohort = build_cohort(given, settings.disabled)
     names = {cls.name for cls in COHORT_DETECTORS}
-    parameters = {key: value for key, value in settings.parameters.items() if key not in names}
+    parameters = {key: value for key, value in given.items() if key not in names}
     disabled = [key for key in settings.disabled if key not in names]
     return build(parameters, disabled), cohort
+
+
+def trial_of(settings: DetectorSettings) -> Trial:
+    """Find the detectors on trial: ``shadow = true`` among their parameters.
+
+    Raises
+    ------
+    ConfigError
+        If a name or parameter is unknown, or a switch is neither true nor false.
+    """
+    stream, cohort = detectors_of(settings)
+    return Trial.of([*stream, *cohort], settings.parameters)
 
 
 def _make(cls: type[Detector], values: Mapping[str, Any]) -> Detector:

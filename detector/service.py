@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from bus.protocol import Bus
 from detector.consuming import Consuming, Wiring
 from detector.metrics import DetectorMetrics
-from detector.registry import detectors_of
+from detector.registry import detectors_of, trial_of
 from detector.settings import DetectorSettings
 from detector.snapshots import FileSnapshots, Snapshots
 from detector.worker import SampleWorker, WindowWorker
@@ -62,6 +62,7 @@ class DetectorService:
         self.registry = CollectorRegistry()
         self._metrics = DetectorMetrics(self.registry)
         stream, cohort = detectors_of(settings)
+        trial = trial_of(settings)
         store = snapshots or FileSnapshots(
             data_dir / "detector" / "snapshots", settings.snapshots_kept
         )
@@ -71,7 +72,7 @@ class DetectorService:
             source=SAMPLES,
             prefix=prefix,
             group=settings.group,
-            make=lambda partition: SampleWorker(stream, partition),
+            make=lambda partition: SampleWorker(stream, partition, trial),
             snapshots=store,
             metrics=self._metrics,
             checkpoint_seconds=settings.checkpoint_seconds,
@@ -84,7 +85,7 @@ class DetectorService:
                 stream_wiring,
                 source=WINDOWS,
                 group=settings.cohort_group,
-                make=lambda _: WindowWorker(cohort),
+                make=lambda _: WindowWorker(cohort, trial),
             )
             # A node is silent, rather than late, only if its samples were all read.
             self._loops["cohort"] = Consuming(cohort_wiring, quiet=lambda: samples.lag == 0)

@@ -60,5 +60,7 @@ class DetectorSettings(BaseModel):
     )
     parameters: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
-        description="Overrides by detector name, for example [detector.parameters.peer_outlier].",
+        description="Overrides by detector name, for example [detector.parameters.peer_outlier]. "
+        "shadow = true among them puts a detector on trial: its alerts are marked and stored, and "
+        "nobody is told.",
     )

@@ -18,6 +18,7 @@ from bus.protocol import Headers, Record
 from detector.base import Detector
 from detector.cohort.tier import CohortTier
 from detector.engine import Engine
+from detector.shadow import NOT_ON_TRIAL, Trial
 from schemas.alert import AlertEvent
 from schemas.codec import (
     CONTENT_TYPE_HEADER,
@@ -54,9 +55,11 @@ class Output:
     messages: list[Outgoing] = field(default_factory=list)
     alerts: list[AlertEvent] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    trial: Trial = NOT_ON_TRIAL
 
     def say(self, alerts: Sequence[AlertEvent]) -> None:
-        """Add alerts, and the messages that carry them."""
+        """Add alerts, and the messages that carry them; those on trial are marked."""
+        alerts = self.trial.mark(alerts)
         self.alerts += alerts
         self.messages += [
             Outgoing(
@@ -121,15 +124,20 @@ class SampleWorker:
         From ``detector.registry.build``.
     partition
         Of ``gpu.samples``.
+    trial
+        Detectors whose alerts are marked.
     """
 
-    def __init__(self, detectors: Sequence[Detector], partition: int) -> None:
+    def __init__(
+        self, detectors: Sequence[Detector], partition: int, trial: Trial = NOT_ON_TRIAL
+    ) -> None:
+        self._trial = trial
         self.engine = Engine(detectors, topic=SAMPLES.name, partition=partition)
 
     def process(self, records: Sequence[Record], *, caught_up: bool) -> Output:
         """Decode, run the engine, encode."""
         del caught_up
-        output = Output()
+        output = Output(trial=self._trial)
         samples: list[NodeSample] = []
         arrived: list[int] = []
         for record in records:
@@ -156,7 +164,7 @@ class SampleWorker:
 
     def silence(self, now_ms: int) -> Output:
         """Say which nodes were not heard of."""
-        output = Output()
+        output = Output(trial=self._trial)
         output.say(self.engine.silence(now_ms))
         return output
 
@@ -181,14 +189,17 @@ class WindowWorker:
     ----------
     detectors
         From ``detector.registry.build_cohort``.
+    trial
+        Detectors whose alerts are marked.
     """
 
-    def __init__(self, detectors: Sequence[Detector]) -> None:
+    def __init__(self, detectors: Sequence[Detector], trial: Trial = NOT_ON_TRIAL) -> None:
+        self._trial = trial
         self.tier = CohortTier(detectors)
 
     def process(self, records: Sequence[Record], *, caught_up: bool) -> Output:
         """Decode and run the tier."""
-        output = Output()
+        output = Output(trial=self._trial)
         batches: list[WindowBatch] = []
         for record in records:
             try:
