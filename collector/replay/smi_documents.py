@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 from collector.replay.lines import Line
 from collector.replay.rounds import Booted
 from collector.replay.smi_paths import SKIPPED_HEADINGS, TEXT_PATHS, XML_PATHS
-from collector.replay.status import Status, StatusRows
+from collector.replay.status import INSTANCE_MEMORY, Status, StatusRows
 from collector.replay.tables import Context
 
 __all__ = ["SmiText", "SmiXml", "is_text_start", "is_xml_start"]
@@ -28,6 +28,12 @@ _FOREIGN = frozenset(
         *("accounted_processes", "mig_devices", "supported_clocks"),
     }
 )
+_INSTANCE_PATHS = {
+    "gpu instance id": "gi",
+    "compute instance id": "ci",
+    **{f"fb memory usage/{name}": name for name in INSTANCE_MEMORY},
+    **{f"shared fb memory usage/{name}": name for name in INSTANCE_MEMORY},
+}
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _PARTS = re.compile(r"(.*\.sram)\+(?:parity|secded)$")
 
@@ -81,7 +87,10 @@ class SmiXml:
         devices = [_xml_device(gpu) for gpu in root.iterfind("gpu")]
         time = _said(root.findtext("timestamp"))
         driver = _version(root.findtext("driver_version")) or _version(root.findtext("kmd_version"))
-        yield from rows.readings(Status(line=begin, time=time, driver=driver, devices=devices))
+        instances = {n: _xml_instances(gpu) for n, gpu in enumerate(root.iterfind("gpu"))}
+        yield from rows.readings(
+            Status(line=begin, time=time, driver=driver, devices=devices, instances=instances)
+        )
 
 
 def _xml_device(gpu: ET.Element) -> dict[str, str]:
@@ -89,6 +98,19 @@ def _xml_device(gpu: ET.Element) -> dict[str, str]:
     for path, text in _leaves(gpu, ""):
         _keep(found, XML_PATHS.get(path), text)
     return _summed(found)
+
+
+def _xml_instances(gpu: ET.Element) -> list[dict[str, str]]:
+    found = []
+    for one in gpu.iterfind("mig_devices/mig_device"):
+        memory = {name: one.findtext(f"fb_memory_usage/{name}") for name in INSTANCE_MEMORY}
+        numbers = {
+            "gi": one.findtext("gpu_instance_id"),
+            "ci": one.findtext("compute_instance_id"),
+        }
+        said = {**memory, **numbers}
+        found.append({name: text.strip() for name, text in said.items() if text is not None})
+    return found
 
 
 def _leaves(element: ET.Element, prefix: str) -> Iterator[tuple[str, str]]:
@@ -149,6 +171,8 @@ class _Open:
         while self._stack and self._stack[-1][0] >= indent:
             self._stack.pop()
         headings = [heading for _, heading in self._stack if heading not in SKIPPED_HEADINGS]
+        if leaf is None and name == "mig device" and self._status.devices:
+            self._status.instances.setdefault(len(self._status.devices) - 1, []).append({})
         if leaf is not None:
             self._value(headings, name, (leaf[3] or "").strip())
         self._stack.append((indent, name))
@@ -159,9 +183,17 @@ class _Open:
                 self._status.time = _said(value)
             elif name in {"driver version", "kmd version"}:
                 self._status.driver = self._status.driver or _version(value)
+        elif headings and headings[0] == "mig device":
+            self._of_instance("/".join([*headings[1:], name]), value)
         elif not headings or headings[0] not in _FOREIGN:
             path = "/".join([*headings, name])
             _keep(self._status.devices[-1], TEXT_PATHS.get(path), value)
+
+    def _of_instance(self, path: str, value: str) -> None:
+        known = self._status.instances.get(len(self._status.devices) - 1)
+        name = _INSTANCE_PATHS.get(path)
+        if known and name is not None:
+            known[-1].setdefault(name, value)
 
     def done(self) -> Status:
         """Return the status as far as it came."""

@@ -18,9 +18,9 @@ from collector.replay.table import Layout, Row, RowReader, number_at
 from collector.replay.tables import Context
 from collector.replay.times import TimeReader
 from collector.replay.untimed import Untimed
-from schemas.sample import GpuInventory, ThresholdKind
+from schemas.sample import GpuInventory, ThresholdKind, ValueStatus
 
-__all__ = ["MARGINS", "Status", "StatusRows"]
+__all__ = ["INSTANCE_MEMORY", "Status", "StatusRows"]
 
 # Columns that --query-gpu does not have.
 _REPLAYS, _BAR1 = "pcie.replays", "bar1.used"
@@ -68,12 +68,15 @@ class Status:
         As written; None where it says none.
     devices
         Column to text, one dict per GPU.
+    instances
+        For the place of a GPU its MIG instances: numbers and memory as text.
     """
 
     line: Line
     time: str | None = None
     driver: str | None = None
     devices: list[dict[str, str]] = field(default_factory=list)
+    instances: dict[int, list[dict[str, str]]] = field(default_factory=dict)
 
 
 class StatusRows:
@@ -102,7 +105,7 @@ class StatusRows:
         """Yield what a document completes; a device that cannot be read is counted."""
         context = self._context
         time = status.time or self._untimed.next()
-        for device in status.devices:
+        for place, device in enumerate(status.devices):
             said = {**device, "timestamp": time, "driver_version": status.driver or ""}
             try:
                 row = self._rows.read([_cell(name, said) for name in _COLUMNS])
@@ -110,6 +113,37 @@ class StatusRows:
                 context.damage(status.line, f"{device.get('pci.bus_id', 'a GPU')}: {exc}")
                 continue
             yield from context.rounds.add(_with_thresholds(row, device))
+            for instance in status.instances.get(place, ()):
+                part = _instance_of(row, instance)
+                if part is not None:
+                    yield from context.rounds.add(part)
+
+
+#: What a document says of a MIG instance: name there to metric.
+INSTANCE_MEMORY = {
+    "total": "memory_total_bytes",
+    "reserved": "memory_reserved_bytes",
+    "used": "memory_used_bytes",
+    "free": "memory_free_bytes",
+}
+
+
+def _instance_of(row: Row, instance: Mapping[str, str]) -> Row | None:
+    """Make the row of a MIG instance. Documents name no UUID of it: its numbers stand for it."""
+    numbers = [instance.get(name, "") for name in ("gi", "ci")]
+    if not all(number.isdecimal() for number in numbers):
+        return None
+    cells = {}
+    for name, metric in INSTANCE_MEMORY.items():
+        try:
+            cells[metric] = number(instance.get(name, ""), "MiB")
+        except DamagedCellError:
+            cells[metric] = Cell(None, ValueStatus.UNSUPPORTED)
+    gpu = row.facts
+    facts = GpuInventory(
+        gpu=f"MIG-{gpu.gpu}/{'/'.join(numbers)}", model=gpu.model, pci=gpu.pci, parent=gpu.gpu
+    )
+    return replace(row, facts=facts, cells=cells)
 
 
 def _layout() -> Layout:

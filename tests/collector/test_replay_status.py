@@ -119,8 +119,9 @@ def test_every_number_of_every_xml_stands_in_the_reading(
 ) -> None:
     seen = 0
     for name, reading, gpus in documents:
-        assert len(reading.gpus) == len(gpus)
-        column = reading.values.get(metric, [None] * len(gpus))
+        assert len(reading.gpus) - len(reading.parents) == len(gpus)
+        whole = [place for place, gpu in enumerate(reading.gpus) if gpu not in reading.parents]
+        column = [reading.values.get(metric, [None] * len(reading.gpus))[n] for n in whole]
         for value, gpu in zip(column, gpus, strict=True):
             expected = said(gpu, paths)
             if expected is None:
@@ -206,6 +207,23 @@ def test_identity_time_and_driver_come_from_the_document(
     assert b200.ts == 1_787_301_572_000  # Fri Aug 21 08:39:32 2026, UTC
 
 
+def test_mig_instances_of_a_document_stand_beside_their_gpu(
+    documents: list[tuple[str, Reading, list[ET.Element]]],
+) -> None:
+    (found,) = [(r, gpus) for name, r, gpus in documents if name == "telegraf_a100-sxm4-v12.xml"]
+    reading, (gpu,) = found
+    parent, *instances = reading.gpus
+    assert reading.parents == dict.fromkeys(instances, parent)
+    said = [
+        (one.findtext("gpu_instance_id"), float((one.findtext("fb_memory_usage/used") or "")[:-4]))
+        for one in gpu.iterfind("mig_devices/mig_device")
+    ]
+    assert len(said) == 4
+    assert [name.split("/")[-2] for name in instances] == [number for number, _ in said]
+    assert reading.values["memory_used_bytes"][1:] == [used * MIB for _, used in said]
+    assert reading.values["temperature_celsius"][1:] == [None] * 4
+
+
 # -- text ------------------------------------------------------------------------------------
 
 
@@ -279,6 +297,31 @@ def test_the_text_of_every_capture_gives_what_its_csv_gives(
     assert compared > 400
 
 
+def test_mig_instances_of_a_capture_hold_the_memory_that_the_gpu_has_in_use(
+    captures: list[Path],
+) -> None:
+    seen = 0
+    for capture in captures:
+        for reading in imported(capture)[0]:
+            if "-mig__" not in capture.name:
+                assert not reading.parents
+                continue
+            seen += 1
+            used, total = reading.values["memory_used_bytes"], reading.values["memory_total_bytes"]
+            assert len(reading.parents) in {4, 5}
+            assert used[0] is not None
+            assert total[0] is not None
+            of_instances = {
+                name.split("/")[-2]: value
+                for name, value in zip(reading.gpus[1:], used[1:], strict=True)
+            }
+            assert sum(value or 0.0 for value in of_instances.values()) == pytest.approx(
+                used[0], rel=0.05, abs=200.0 * MIB
+            )
+            assert all(value is not None and value < total[0] for value in total[1:])
+    assert seen == 4
+
+
 def test_the_scrape_of_a_capture_gives_what_its_csv_gives(
     captures: list[Path], shared: Path, tmp_path: Path
 ) -> None:
@@ -313,7 +356,7 @@ def test_the_monitor_mode_of_a_capture_agrees_with_its_status(
         assert [row.ts - rows[0].ts for row in rows] == [0, 1000, 2000, 3000, 4000]
         for row in rows:
             for metric in ("sm_clock_hertz", "memory_clock_hertz"):
-                assert row.values[metric] == pytest.approx(load.values[metric], rel=0.2)
+                assert row.values[metric][0] == pytest.approx(load.values[metric][0], rel=0.2)
             limit = load.values["power_limit_watts"][0]
             watts = row.values["power_watts"][0]
             assert watts is not None
