@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from benchmarks import stages  # noqa: E402 - after the path
+from benchmarks.collector import kept_section  # noqa: E402 - same
 from benchmarks.fleet import GPUS, METRICS, messages  # noqa: E402
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -102,7 +103,7 @@ def main() -> None:
     print(text)
     if args.write:
         head = "# Benchmarks\n\nMade by `make bench ARGS=--write`, as it came out.\n\n"
-        PAGE.write_text(head + text)
+        PAGE.write_text(head + text + kept_section(PAGE))
 
 
 if __name__ == "__main__":

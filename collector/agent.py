@@ -232,6 +232,7 @@ class CollectorService:
                 ticker = Ticker(self._settings.interval_seconds, start=start)
                 continue
             last = tick.due
+            self._metrics.tick_delay_seconds.observe(max(0.0, clock.monotonic() - tick.due))
             if abs(clock.unix_ms() - clock.monotonic() * 1000 - anchor_ms) > _STEP_MS:
                 log.warning("wall_clock_was_set")
                 anchor_ms = clock.unix_ms() - round(clock.monotonic() * 1000)

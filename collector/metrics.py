@@ -10,6 +10,7 @@ from schemas.sample import CollectorState
 __all__ = ["CollectorMetrics"]
 
 # A healthy sweep of eight GPUs takes about 14 ms; a second is already a wedged driver.
+_DELAY_BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 1.0)
 _READ_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -30,6 +31,12 @@ class CollectorMetrics:
         self.ticks_missed = Counter(
             f"{prefix}_ticks_missed",
             "Ticks skipped because reading took too long.",
+            registry=registry,
+        )
+        self.tick_delay_seconds = Histogram(
+            f"{prefix}_tick_delay_seconds",
+            "How late a tick began.",
+            buckets=_DELAY_BUCKETS,
             registry=registry,
         )
         self.read_seconds = Histogram(

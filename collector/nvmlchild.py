@@ -8,6 +8,7 @@ NVML is shut down.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -222,6 +223,7 @@ def main() -> NoReturn:
     ears, mouth = sys.stdin.buffer, _Mouth(pipe)
     child = _Child(load_settings(ears.readline()), ears, mouth)
     give_memory_back()
+    gc.freeze()  # the binding's thousand structures stay: no collection need look at them again
     with contextlib.suppress(BrokenPipeError):  # the parent is gone; nobody is left to tell
         mouth.say(SayHello())
         child.serve()

@@ -39,7 +39,7 @@ class Group(StrEnum):
 
 #: Groups whose values move within minutes at most: asked less often than every tick, and what
 #: they said last is repeated in between.
-SLOW_GROUPS = frozenset({Group.LIMITS, Group.ERRORS, Group.PROCESSES})
+SLOW_GROUPS = frozenset({Group.LIMITS, Group.ERRORS, Group.MEDIA, Group.PROCESSES})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +259,10 @@ _ERROR_ROWS: tuple[Row, ...] = (
         for lifetime in (0, 1)
     ),
     *(
+        FieldRow(metric=f"pcie_{kind}_errors_total", fields=(field,), group=Group.ERRORS)
+        for kind, field in (("correctable", 173), ("nonfatal", 179), ("fatal", 180))
+    ),
+    *(
         CallRow(
             metric=f"row_remap_banks_{left}",
             question=_HISTOGRAM,
@@ -320,9 +324,6 @@ _LINK_ROWS: tuple[Row, ...] = (
             ("nvlink_recovery_errors_total", 59),
             ("pcie_transmit_bytes_total", 197),
             ("pcie_receive_bytes_total", 198),
-            ("pcie_correctable_errors_total", 173),
-            ("pcie_nonfatal_errors_total", 179),
-            ("pcie_fatal_errors_total", 180),
         )
     ),
     # In KiB, over all links.

@@ -121,8 +121,9 @@ class CollectorSettings(BaseModel):
         default=10.0,
         ge=0,
         le=3600,
-        description="How often limits, lifetime error counters, link states and processes are "
-        "asked for, in seconds; their last values are repeated in between. 0: at every reading.",
+        description="How often limits, lifetime error counters, link states, encoder, fans and "
+        "processes are asked for, in seconds; their last values are repeated in between. 0: at "
+        "every reading.",
     )
     nvml_library: Path | None = Field(
         default=None,
