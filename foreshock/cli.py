@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from foreshock.roles import Role
 from schemas.errors import ConfigError, ForeshockError, SourceError
 
 if TYPE_CHECKING:
@@ -311,7 +312,17 @@ def replay(
 
 
 @app.command()
-def doctor(config: ConfigOption = None) -> None:
+def doctor(
+    role: Annotated[
+        list[Role] | None,
+        typer.Option(
+            "--for",
+            help="Look only at what this service needs: a machine that detects or serves needs no "
+            "GPU. May be given more than once.",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
     """Look for what is wrong here, and say what to do.
 
     Looks at settings, driver, bus, store, data directory, disk, clock and ports.
@@ -319,11 +330,11 @@ def doctor(config: ConfigOption = None) -> None:
     loaded = _load(config)
     from rich.console import Console
 
-    from foreshock.doctor import Grade, examine, show
+    from foreshock.doctor import Grade, checks_for, examine, show
     from foreshock.logs import set_up_logging
 
     set_up_logging("error", "auto")  # the table says it
-    results = examine(loaded)
+    results = examine(loaded, checks_for(role or []))
     show(results, Console())
     raise typer.Exit(1 if any(result.grade == Grade.FAIL for result in results) else 0)
 
@@ -408,6 +419,7 @@ def bench_detection(
     recordings: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of real recordings.")
     ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes that share the work.")] = 1,
     json_out: Annotated[
         Path | None, typer.Option("--json", metavar="OUT", help="Write the results as JSON.")
     ] = None,
@@ -431,6 +443,7 @@ def bench_detection(
         gpu_days=gpu_days,
         rivals=rivals,
         recordings=recordings,
+        jobs=jobs,
         json_out=json_out,
         page_out=page_out,
     )

@@ -17,7 +17,8 @@ from collector.source import Reading
 from foreshock import doctor
 from foreshock.compose import placed
 from foreshock.config import Loaded, load
-from foreshock.doctor import Grade, Result, examine
+from foreshock.doctor import Grade, Result, checks_for, examine
+from foreshock.roles import Role
 from foreshock.up import why_no_gpu
 from schemas.sample import CollectorState
 
@@ -168,7 +169,7 @@ def test_a_kafka_that_is_not_there_fails(loaded: LoadedWith) -> None:
 
 def test_results_with_brackets_are_shown_as_they_are() -> None:
     """Rich reads brackets as mark-up; settings and addresses have them."""
-    console = Console(file=io.StringIO(), record=True, width=200)
+    console = Console(file=io.StringIO(), record=True, width=200, force_terminal=True)
     doctor.show([Result(name="bus", grade=Grade.OK, found="see [bus] and [::1]:1")], console)
     assert "see [bus] and [::1]:1" in console.export_text()
 
@@ -192,3 +193,19 @@ def test_every_way_to_have_no_gpu_names_the_demo(state: CollectorState) -> None:
 
 def test_one_gpu_is_enough() -> None:
     assert why_no_gpu([Reading(node="n", ts=0, gpus=("GPU-1",))]) is None
+
+
+def test_a_machine_without_gpus_is_examined_for_what_it_runs() -> None:
+    names = {check.__name__ for check in checks_for([Role.DETECT, Role.SERVE])}
+    assert {"check_bus", "check_store", "check_clock"} <= names
+    assert not {"check_driver", "check_devices"} & names
+    assert checks_for([]) == doctor.CHECKS
+
+
+def test_beyond_a_screen_every_result_is_one_line_that_can_be_copied() -> None:
+    long = "/very/long/path" * 20
+    out = io.StringIO()
+    doctor.show(
+        [Result(name="bus", grade=Grade.FAIL, found=long, advice="Mend it.")], Console(file=out)
+    )
+    assert out.getvalue().splitlines() == [f"fail  bus: {long}. What to do: Mend it."]
