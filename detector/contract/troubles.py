@@ -32,6 +32,16 @@ def hot_and_held_back(values: dict[str, Floats]) -> None:
     values["power_watts"][ticks // 3 :, 1, 4] = 140.0
     values["power_limit_watts"][:, 0, 4] = 500.0
     values["temperature_margin_celsius"][:, 0, 4] -= 27.0
+    _badly_cooled(values)
+
+
+def _badly_cooled(values: dict[str, Floats]) -> None:
+    """Stop a fan, overheat a memory, and at last let the whole first node become hot."""
+    values["fan_ratio"][:, 1, 0] = 0.0
+    values["temperature_celsius"][:, 1, 0] = 85.0
+    values["memory_temperature_celsius"][:, 1, 2] = 97.0
+    at_last = len(values["fan_ratio"]) * 5 // 6
+    values["temperature_celsius"][at_last:, 0, :] += 40.0
 
 
 def open_alerts(nodes: Frame, seed: int) -> dict[str, Any]:

@@ -32,9 +32,14 @@ from schemas.alert import Action, Evidence, Scope, Severity
 __all__ = ["DETECTOR", "DegradedCooling"]
 
 AnyArray = np.ndarray[Any, np.dtype[Any]]  # state arrays have many dtypes
-_STEADY_WATTS = 40.0
-_STEADY_RATIO = 0.08
-_MEANS = ("watts", "slow_watts", "hot", "variance", "age")
+_STEADY_RATIO = 0.06  # of the power limit: 40 W of 700
+_STEADY_OWN_RATIO = 0.08  # of the power itself
+_PRIOR_WATTS = 700.0  # power limit of the boards from which the prior comes
+# W; the scale where no limit is known: that of a small card, beside which a large one leaves the
+# slopes so uncertain that nothing is judged before it was seen at work.
+_UNKNOWN_LIMIT = 70.0
+_SETTLED_SECONDS = 60.0
+_MEANS = ("watts", "slow_watts", "hot", "variance", "age", "scale")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +75,10 @@ class DegradedCooling:
     Notes
     -----
     ``T = b0 + b1 * P + b2 * EW40(P)`` by recursive least squares; prior b0 27 °C, b1 0.025 and
-    b2 0.035 °C/W (H100), with wide deviations, to which the covariance is capped. The median
-    residual of the other GPUs of the node is taken off: warmer inlet air meets all of them.
+    b2 0.035 °C/W (H100), with wide deviations, to which the covariance is capped. Powers are
+    taken relative to the default power limit, so that the prior fits every board: a cooler is
+    made for its board, and 70 W heat a T4 as 700 W do an H100. The median residual of the other
+    GPUs of the node is taken off: warmer inlet air meets all of them.
     Residuals count while the power is steady; learning stops while an alert is open. Score:
     residual over the largest of the three limits. A GPU that changes its slot begins anew.
 
@@ -114,12 +121,13 @@ class DegradedCooling:
     exit_seconds: float = 120.0
 
     name: ClassVar[str] = "degraded_cooling"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     family: ClassVar[str] = "thermal_fault"
     scope: ClassVar[Scope] = Scope.GPU
     peers: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("temperature_celsius", "power_watts")
     helps: ClassVar[tuple[str, ...]] = ("fan_ratio", "temperature_margin_celsius")
+    reads: ClassVar[tuple[str, ...]] = ("power_limit_watts", "power_default_limit_watts")
 
     def __post_init__(self) -> None:
         require_positive(
@@ -155,7 +163,10 @@ class DegradedCooling:
         )
 
     def fields(self) -> Mapping[str, Field]:
-        """Declare the model, power now and slow (W), residual (°C), its variance, age (s)."""
+        """Declare the model, power now and slow, residual (°C), its variance, age (s), limit (W).
+
+        Powers are W of a board of 700 W.
+        """
         means = {name: Field("f4") for name in _MEANS}
         fresh = {"hot": Field("f4", 0.0), "variance": Field("f4", 1.0), "age": Field("f4", 0.0)}
         return self._prior.fields() | means | fresh
@@ -167,15 +178,18 @@ class DegradedCooling:
         old = {name: state[name].astype(np.float64) for name in _MEANS}
         usable = np.isfinite(frame["temperature_celsius"]) & np.isfinite(frame["power_watts"])
         heat = np.where(usable, frame["temperature_celsius"], np.nan)
-        seen = np.where(usable, frame["power_watts"], np.nan)
         dt = frame.elapsed
+        scale = _scale(frame, old["scale"], old["age"])
+        factor = _PRIOR_WATTS / np.where(np.isfinite(scale), scale, _UNKNOWN_LIMIT)
+        seen = np.where(usable, frame["power_watts"] * factor, np.nan)
         watts = ewma(old["watts"], seen, dt, self.slow_seconds / 8.0)
         slow = ewma(old["slow_watts"], seen, dt, self.slow_seconds)
         model = ThermalModel(self._prior, state)
         expected = model.predict(watts, slow)
         unsure = model.uncertainty(watts, slow)
         raw = heat - expected
-        steady = np.abs(watts - slow) <= np.maximum(_STEADY_WATTS, _STEADY_RATIO * slow)
+        room = np.where(np.isfinite(scale), _STEADY_RATIO * _PRIOR_WATTS, 0.0)
+        steady = np.abs(watts - slow) <= np.maximum(room, _STEADY_OWN_RATIO * slow)
         shared = self._shared(frame, np.where(unsure <= self.enter_celsius / 2.0, raw, np.nan))
         own = np.where(steady & usable, raw - shared, np.nan)
         frozen = firing["degraded_cooling"]
@@ -191,6 +205,7 @@ class DegradedCooling:
         limit = limit + self.young_celsius * np.exp(-age / self.young_seconds)
         score = np.where(np.isnan(own), np.nan, np.maximum(hot, 0.0) / limit)
         new = {"watts": watts, "slow_watts": slow, "hot": hot, "variance": variance, "age": age}
+        new["scale"] = scale
         return Step(
             judgements={
                 "degraded_cooling": Judgement(
@@ -202,7 +217,7 @@ class DegradedCooling:
                 "residual_celsius": hot,
                 "expected_celsius": expected + shared,
                 "limit_celsius": limit,
-                "smoothed_watts": slow,
+                "smoothed_watts": slow / factor,
             },
         )
 
@@ -256,6 +271,16 @@ class DegradedCooling:
                 "If it came overnight and stays, plan to renew the thermal interface.",
             ),
         )
+
+
+def _scale(frame: Frame, known: FloatArray, age: FloatArray) -> FloatArray:
+    """(n,) default power limits, W. One that becomes known late comes too late for the model."""
+    open_rows = np.isnan(known) & (age <= _SETTLED_SECONDS)
+    if not open_rows.any():
+        return known
+    default, limit = frame["power_default_limit_watts"], frame["power_limit_watts"]
+    limit = np.where(np.isfinite(default), default, limit)
+    return np.where(open_rows & (limit > 0.0), limit, known)
 
 
 DETECTOR = DegradedCooling
