@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
+import time
+from collections.abc import Callable
+
 from fastapi import FastAPI
 
 from api import pages
+from api.actions import Actions
+from api.bodies import Bodies, SeenRequests
 from api.database import Database
+from api.decision import Decisions
 from api.feed import Feed
 from api.guards import Guard
 from api.head import HeadAsGet
@@ -13,8 +20,14 @@ from api.health import Readiness
 from api.metrics import ApiMetrics
 from api.problems import install
 from api.queries import AlertFilter, Queries
-from api.routes import alerts, deliveries, ops, stream
+from api.rates import Rates
+from api.routes import actions, admin, alerts, deliveries, details, ops, silences, stream
+from api.routes import routing as routes
+from api.routing import Routing
+from api.security.keys import KeyRing, KeyStore
+from api.security.secretbox import SecretBox
 from api.settings import ApiSettings
+from api.silences import Silences
 from schemas.alert import AlertState
 
 __all__ = ["create_app"]
@@ -27,6 +40,11 @@ def create_app(
     metrics: ApiMetrics,
     feed: Feed,
     readiness: Readiness,
+    routing: Routing | None = None,
+    decisions: Decisions | None = None,
+    box: SecretBox | None = None,
+    on_change: Callable[[], None] = lambda: None,
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> FastAPI:
     """Make the application.
 
@@ -42,7 +60,19 @@ def create_app(
         Wakes event streams.
     readiness
         What ``/readyz`` says.
+    routing, decisions
+        Who is told, and the rules asked when a delivery is claimed.
+    box
+        Seals secrets in the store; without one, what is sealed opens only in this process.
+    on_change
+        Called after somebody changed something: wakes delivery.
+    now_ms
+        Clock, unix milliseconds.
     """
+    routing = routing or Routing()
+    store_keys = KeyStore(database, now_ms)
+    api_key = settings.api_key
+    ring = KeyRing(store_keys, api_key.get_secret_value() if api_key else None)
     app = FastAPI(
         title="foreshock",
         version=ops.product_version(),
@@ -57,12 +87,45 @@ def create_app(
     app.state.feed = feed
     app.state.readiness = readiness
     app.state.queries = Queries(database)
+    app.state.now_ms = now_ms
+    app.state.routing = routing
+    app.state.decisions = decisions or Decisions(silences=Silences())
+    app.state.silences = Silences()
+    app.state.actions = Actions(routing, round(settings.lifecycle.ack_hours * 3_600_000))
+    app.state.keys = store_keys
+    app.state.key_ring = ring
+
+    def changed() -> None:
+        feed.announce()
+        on_change()
+
+    app.state.changed = changed
     app.state.resolved_filter = AlertFilter(state=AlertState.RESOLVED)
-    for router in (alerts.router, deliveries.router, stream.router, ops.router, pages.router):
+    for router in (
+        details.router,  # before alerts: alerts.csv is no id
+        alerts.router,
+        actions.router,
+        silences.router,
+        routes.router,
+        deliveries.router,
+        stream.router,
+        admin.router,
+        ops.router,
+        pages.router,
+    ):
         app.include_router(router)
     install(app)
     app.add_middleware(HeadAsGet, endless=stream.ENDLESS_PATHS)
     app.add_middleware(
-        Guard, host_names=settings.host_names(), api_key=settings.api_key, metrics=metrics
+        Bodies,
+        seen=SeenRequests(database, box or SecretBox(secrets.token_bytes(32)), now_ms),
+    )
+    app.add_middleware(
+        Guard,
+        host_names=settings.host_names(),
+        keys=ring,
+        key_needed=settings.api_key is not None or settings.require_key,
+        rates=Rates(settings.requests_per_second),
+        metrics=metrics,
     )
     return app

@@ -14,7 +14,7 @@ For who sends::
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import sqlalchemy as sa
@@ -267,10 +267,13 @@ class Decisions:
         Times in force.
     silences
         Where silences come from.
+    intervals
+        Words of an alert and an endpoint to the least milliseconds between two notices.
     """
 
     timing: Timing = field(default_factory=Timing)
     silences: SilenceSource = field(default_factory=SilenceSource)
+    intervals: Callable[[Mapping[str, str], str], int] = lambda _labels, _endpoint: 0
 
     def rule(
         self, connection: sa.Connection, waiting: Sequence[Waiting], now_ms: int
@@ -310,10 +313,15 @@ class Decisions:
                     silenced_by=silenced.get(one.alert_id),
                     inhibited_by=inhibition.root_of(found),
                 ),
-                self.timing,
+                self._timing_of(found, one.endpoint),
                 now_ms,
             )
         return rulings
+
+    def _timing_of(self, found: AlertFacts, endpoint: str) -> Timing:
+        interval_ms = self.intervals(found.labels or {}, endpoint)
+        longest = max(interval_ms, self.timing.update_min_interval_ms)
+        return replace(self.timing, update_min_interval_ms=longest)
 
 
 def facts_of(connection: sa.Connection, ids: set[str]) -> dict[str, AlertFacts]:

@@ -1,4 +1,4 @@
-"""What every request passes before it reaches a route: host, key, security headers.
+"""What every request passes before it reaches a route: host, origin, key, rate, headers.
 
 Plain ASGI, because Starlette's BaseHTTPMiddleware would buffer event streams.
 """
@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
-import hmac
 import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 import structlog
-from pydantic import SecretStr
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.metrics import ApiMetrics
 from api.problems import PROBLEM_TYPE, problem_body
+from api.rates import Rates
 from api.rendering import problem_page, wants_page
+from api.security.keys import KeyRing
+from api.security.principal import LOCAL, Principal
+from schemas.errors import DataDirError, StoreError
 
 __all__ = ["OPEN_PATHS", "Guard"]
 
@@ -43,6 +48,24 @@ _SECURITY_HEADERS = {
 }
 
 
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+_NO_KEY = (
+    "An API key is needed: send it as Authorization: Bearer or X-Api-Key; in a browser, any user "
+    "name with the key as password."
+)
+#: Who asks for an open path without a key where one is needed: may nothing.
+_NOBODY = Principal(name="nobody", scopes=frozenset())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a request goes no further."""
+
+    status: int
+    detail: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
 class Guard:
     """Checks host and key, adds security headers, counts answers.
 
@@ -52,8 +75,12 @@ class Guard:
         The application behind it.
     host_names
         Accepted Host headers, lower case, without port; ``*`` accepts any.
-    api_key
-        Key that requests must carry, or None.
+    keys
+        Recognises keys.
+    key_needed
+        Whether requests must carry one.
+    rates
+        How many requests each may send.
     metrics
         Counters.
     """
@@ -63,12 +90,16 @@ class Guard:
         app: ASGIApp,
         *,
         host_names: frozenset[str],
-        api_key: SecretStr | None,
+        keys: KeyRing,
+        key_needed: bool,
+        rates: Rates,
         metrics: ApiMetrics,
     ) -> None:
         self._app = app
         self._host_names = host_names
-        self._key = None if api_key is None else _digest(api_key.get_secret_value())
+        self._keys = keys
+        self._key_needed = key_needed
+        self._rates = rates
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,6 +109,8 @@ class Guard:
             return
 
         started = False
+        request_id = secrets.token_hex(8)
+        scope.setdefault("state", {})["request_id"] = request_id
 
         async def guarded_send(message: Message) -> None:
             nonlocal started
@@ -87,54 +120,86 @@ class Guard:
                 for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("cache-control", "no-store")
+                headers.setdefault("x-request-id", request_id)
                 self._metrics.requests.labels(status=str(message["status"])).inc()
             await send(message)
 
         headers = Headers(scope=scope)
-        refusal = self._refusal(scope["path"], headers)
+        page = wants_page(headers.get("accept", ""))
+        refusal = await self._refusal(scope, headers)
         if refusal is not None:
-            await _refuse(guarded_send, *refusal, page=wants_page(headers.get("accept", "")))
+            await _refuse(guarded_send, refusal, request_id=request_id, page=page)
             return
         try:
             await self._app(scope, receive, guarded_send)
         except Exception as exc:
             # Here and not in a handler of the application: those answer outside of this guard.
-            request_id = secrets.token_hex(8)
             _log.exception("request_crashed", request_id=request_id, error=type(exc).__name__)
             if started:
                 raise  # half an answer: the server must cut the line
             await _refuse(
                 guarded_send,
-                500,
-                "The server failed; its log says more.",
+                Refusal(status=500, detail="The server failed; its log says more."),
                 request_id=request_id,
-                page=wants_page(headers.get("accept", "")) and not _is_rest(scope["path"]),
+                page=page and not _is_rest(scope["path"]),
             )
 
-    def _refusal(self, path: str, headers: Headers) -> tuple[int, str] | None:
+    async def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
+        """Return why the request goes no further, or None; notes who asks."""
+        found = self._host_fault(headers) or _origin_fault(scope["method"], headers)
+        if found is not None:
+            return found
+        given = _given_key(headers)
+        try:
+            known = await run_in_threadpool(self._keys.find, given) if given else None
+        except (StoreError, DataDirError) as exc:
+            _log.error("key_not_checked", error=str(exc))
+            return Refusal(status=503, detail="The alert store cannot answer now.")
+        who = known or (None if given or self._key_needed else LOCAL)
+        if who is None and scope["path"] not in OPEN_PATHS:
+            return Refusal(status=401, detail=_NO_KEY)
+        scope["state"]["principal"] = who or _NOBODY
+        client = scope.get("client") or ("",)
+        wait_seconds = self._rates.take(known.name if known else client[0])
+        if wait_seconds > 0:
+            return Refusal(
+                status=429,
+                detail="Too many requests; the header Retry-After says when to go on.",
+                headers={
+                    "retry-after": str(max(1, round(wait_seconds))),
+                    "ratelimit": self._rates.header(wait_seconds),
+                },
+            )
+        return None
+
+    def _host_fault(self, headers: Headers) -> Refusal | None:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not hosts[0].strip():
-            return 400, "The request needs exactly one Host header."
+            return Refusal(status=400, detail="The request needs exactly one Host header.")
         if "*" not in self._host_names and _host_name(hosts[0]) not in self._host_names:
-            return 421, "This host name is not served here; add it to api.allowed_hosts."
-        if self._key is None or path in OPEN_PATHS:
-            return None
-        given = _given_key(headers)
-        if given is None or not hmac.compare_digest(_digest(given), self._key):
-            return 401, (
-                "An API key is needed: send it as Authorization: Bearer or X-Api-Key; in a "
-                "browser, any user name with the key as password."
+            return Refusal(
+                status=421,
+                detail="This host name is not served here; add it to api.allowed_hosts.",
             )
         return None
 
 
+def _origin_fault(method: str, headers: Headers) -> Refusal | None:
+    """Refuse changes that a page of another site asks the browser for.
+
+    A browser says where a page is from in ``Origin``; other clients send none.
+    """
+    if method in _SAFE:
+        return None
+    origin = headers.get("origin")
+    foreign = origin is not None and urlsplit(origin).netloc.lower() != headers["host"].lower()
+    if foreign or headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
+        return Refusal(status=403, detail="A page of another site may not change anything here.")
+    return None
+
+
 def _is_rest(path: str) -> bool:
     return path.startswith("/v1/")
-
-
-def _digest(key: str) -> bytes:
-    # Equal lengths, so that the comparison says nothing about the length of the key either.
-    return hashlib.sha256(key.encode()).digest()
 
 
 def _host_name(header: str) -> str:
@@ -167,19 +232,15 @@ def _given_key(headers: Headers) -> str | None:
     return None
 
 
-async def _refuse(
-    send: Send, status: int, detail: str, *, request_id: str = "", page: bool = False
-) -> None:
-    request_id = request_id or secrets.token_hex(8)
+async def _refuse(send: Send, refusal: Refusal, *, request_id: str, page: bool) -> None:
+    status, detail = refusal.status, refusal.detail
     if page:
         body, kind = problem_page(status, detail, request_id=request_id), "text/html; charset=utf-8"
     else:
         body, kind = problem_body(status, detail, request_id=request_id), PROBLEM_TYPE
-    headers = [
-        (b"content-type", kind.encode()),
-        (b"content-length", str(len(body)).encode()),
-    ]
+    headers = {"content-type": kind, "content-length": str(len(body)), **refusal.headers}
     if status == 401:
-        headers.append((b"www-authenticate", b'Basic realm="foreshock", charset="UTF-8"'))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+        headers["www-authenticate"] = 'Basic realm="foreshock", charset="UTF-8"'
+    raw = [(name.encode(), text.encode()) for name, text in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body})

@@ -56,6 +56,8 @@ class Alert(AlertEvent):
         Marks beside the state, RFC 3339; null where they do not hold.
     reopens
         How often it came back within the reopen window.
+    silenced_by, inhibited_by
+        Silence or graver alert that keeps people from being told; of one alert, not in lists.
     """
 
     last_seen_at: str = ""
@@ -68,6 +70,8 @@ class Alert(AlertEvent):
     flapping_since: str | None = None
     snoozed_until: str | None = None
     reopens: int = 0
+    silenced_by: str | None = None
+    inhibited_by: str | None = None
 
 
 class AlertPage(BaseModel):
@@ -75,6 +79,7 @@ class AlertPage(BaseModel):
 
     alerts: list[Alert] = Field(description="The alerts; without their series.")
     next_cursor: str | None = Field(description="For the next page; null on the last one.")
+    count: int | None = Field(default=None, description="With count=true: how many match.")
 
 
 class EventView(BaseModel):

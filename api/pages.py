@@ -13,7 +13,8 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 
 from api.rendering import render
-from api.routes.parts import QueriesOf
+from api.routes.parts import QueriesOf, needs
+from api.security.principal import Scope
 
 __all__ = ["router"]
 
@@ -24,7 +25,7 @@ _TIMELINE_LIMIT = 200
 _METHODS = ("get", "post", "put", "patch", "delete")
 
 
-@router.get("/")
+@router.get("/", dependencies=[needs(Scope.ALERTS_READ)])
 def open_alerts(request: Request, queries: QueriesOf) -> Response:
     """Show the open alerts, gravest first."""
     recent, _ = queries.alerts(request.app.state.resolved_filter, limit=10, cursor=None)
@@ -39,7 +40,7 @@ def open_alerts(request: Request, queries: QueriesOf) -> Response:
     )
 
 
-@router.get("/alerts/{alert_id}")
+@router.get("/alerts/{alert_id}", dependencies=[needs(Scope.ALERTS_READ)])
 def alert_page(request: Request, alert_id: str, queries: QueriesOf) -> Response:
     """Show one alert: evidence, cause, next steps, timeline."""
     found = queries.alert(alert_id) if _is_uuid(alert_id) else None

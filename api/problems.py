@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from api.rendering import problem_page, wants_page
 from schemas.errors import DataDirError, StoreError
 
-__all__ = ["PROBLEM_TYPE", "Problem", "ProblemError", "install", "problem_body"]
+__all__ = ["PROBLEM_TYPE", "Problem", "ProblemError", "install", "problem_body", "request_id_of"]
 
 PROBLEM_TYPE = "application/problem+json"
 # Faults whose text has commas between words of ours and repeats no value.
@@ -80,6 +80,12 @@ def _respond(
     )
 
 
+def request_id_of(request: Request) -> str:
+    """Return the id of a request: in the answer's header, its problem and the log."""
+    found: str = getattr(request.state, "request_id", "")
+    return found or secrets.token_hex(8)
+
+
 def install(app: FastAPI) -> None:
     """Answer the expected errors with problem documents; the guard answers the others."""
     app.add_exception_handler(HTTPException, _http)
@@ -95,14 +101,16 @@ def _http(request: Request, exc: Exception) -> Response:
         html = problem_page(
             exc.status_code,
             exc.detail,
-            request_id=secrets.token_hex(8),
+            request_id=request_id_of(request),
             version=request.app.version,
         )
         return HTMLResponse(html, status_code=exc.status_code, headers=dict(exc.headers or {}))
-    return _respond(exc.status_code, exc.detail, headers=exc.headers)
+    return _respond(
+        exc.status_code, exc.detail, headers=exc.headers, request_id=request_id_of(request)
+    )
 
 
-def _invalid(_request: Request, exc: Exception) -> Response:
+def _invalid(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, RequestValidationError)  # noqa: S101 - registered for this class only
     errors = [
         {
@@ -113,7 +121,9 @@ def _invalid(_request: Request, exc: Exception) -> Response:
         for fault in exc.errors()
     ]
     said = " ".join(f"{fault['pointer']}: {fault['message'].rstrip('.?')}." for fault in errors)
-    return _respond(422, f"The request cannot be used. {said}", errors)
+    return _respond(
+        422, f"The request cannot be used. {said}", errors, request_id=request_id_of(request)
+    )
 
 
 # Any: pydantic's description of a fault.
@@ -125,8 +135,8 @@ def _message(fault: Mapping[str, Any]) -> str:
     return text.partition(",")[0]
 
 
-def _store(_request: Request, exc: Exception) -> Response:
-    request_id = secrets.token_hex(8)
+def _store(request: Request, exc: Exception) -> Response:
+    request_id = request_id_of(request)
     _log.error("request_failed", request_id=request_id, error=str(exc))
     return _respond(
         503,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ import orjson
 import sqlalchemy as sa
 
 from api.database import Database
+from api.matchers import Matcher, labels_of, matches
+from api.security.auditing import last_audit_id
 from api.tables import IS_OPEN, DeliveryState, alert, delivery, endpoint, event, series
 from schemas.alert import Severity, rfc3339
 
@@ -43,6 +45,8 @@ class AlertFilter:
         Alerts that were open at some time in [since, until), unix milliseconds.
     text
         Part of the summary, node, GPU, job or kind, whatever the case of ASCII letters.
+    matchers
+        Conditions on an alert's words; those that compare a column are left to the store.
     """
 
     state: str | None = None
@@ -55,6 +59,7 @@ class AlertFilter:
     since_ms: int | None = None
     until_ms: int | None = None
     text: str | None = None
+    matchers: tuple[Matcher, ...] = ()
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
         """Return the filter as SQL conditions."""
@@ -81,6 +86,11 @@ class AlertFilter:
         if self.text:
             columns = (alert.c.summary, alert.c.node, alert.c.gpu_uuid, alert.c.job, alert.c.kind)
             found.append(sa.or_(*(c.icontains(self.text, autoescape=True) for c in columns)))
+        found += [
+            _COLUMNS[one.name] == one.value
+            for one in self.matchers
+            if one.op == "=" and one.value and one.name in _COLUMNS
+        ]
         return found
 
 
@@ -94,22 +104,40 @@ class Queries:
         self, wanted: AlertFilter, *, limit: int, cursor: str | None
     ) -> tuple[list[Json], str | None]:
         """Return a page of alerts, newest start first, and the cursor of the next page."""
-        query = (
-            sa.select(alert)
-            .where(*wanted.conditions())
-            .order_by(alert.c.started_ms.desc(), alert.c.alert_id.desc())
-            .limit(limit + 1)
-        )
-        if cursor is not None:
-            started_ms, alert_id = _decode(cursor, (int, str))
-            key = sa.tuple_(alert.c.started_ms, alert.c.alert_id)
-            query = query.where(key < sa.tuple_(sa.literal(started_ms), sa.literal(alert_id)))
+        after = None if cursor is None else _decode(cursor, (int, str))
+        found: list[Json] = []
+        seen = 0
         with self._database.read() as connection:
-            rows = connection.execute(query).mappings().all()
-        page = rows[:limit]
-        more = len(rows) > limit
-        after = _encode((page[-1]["started_ms"], page[-1]["alert_id"])) if more else None
-        return [_alert(row, series=False) for row in page], after
+            while True:
+                # With matchers, rows are read until enough of them match.
+                rows = _page(
+                    connection, wanted, after, limit + 1 if not wanted.matchers else _CHUNK
+                )
+                more = len(rows) > limit if not wanted.matchers else len(rows) == _CHUNK
+                for row in rows[: limit if not wanted.matchers else None]:
+                    after = (row["started_ms"], row["alert_id"])
+                    seen += 1
+                    shown = _alert(row, series=False)
+                    if matches(wanted.matchers, labels_of(shown)):
+                        found.append(shown)
+                    if len(found) == limit and wanted.matchers:
+                        return found, _encode(after)
+                if not wanted.matchers or not more or seen >= _MOST_SEEN:
+                    return found, _encode(after) if more and after is not None else None
+
+    def count(self, wanted: AlertFilter) -> int | None:
+        """Return how many alerts match; None under matchers that the store cannot count."""
+        if any(one.op != "=" or one.name not in _COLUMNS for one in wanted.matchers):
+            return None
+        query = sa.select(sa.func.count()).select_from(alert).where(*wanted.conditions())
+        with self._database.read() as connection:
+            return connection.execute(query).scalar_one()
+
+    def change_mark(self) -> str:
+        """Return a text that changes with every change of alerts and silences."""
+        with self._database.read() as connection:
+            newest = connection.execute(sa.select(sa.func.max(event.c.id))).scalar() or 0
+            return f"{newest}-{last_audit_id(connection)}"
 
     def open_alerts(self, limit: int) -> list[Json]:
         """Return the open alerts, gravest first, then newest."""
@@ -187,6 +215,17 @@ class Queries:
             for row in found
         ]
 
+    def deliveries_of(self, alert_id: str, limit: int) -> list[Json]:
+        """Return the newest deliveries of one alert."""
+        query = (
+            sa.select(delivery)
+            .where(delivery.c.alert_id == alert_id)
+            .order_by(delivery.c.id.desc())
+            .limit(limit)
+        )
+        with self._database.read() as connection:
+            return [_delivery(row) for row in connection.execute(query).mappings()]
+
     def deliveries(
         self, *, state: str | None, endpoint_name: str | None, limit: int, cursor: str | None
     ) -> tuple[list[Json], str | None]:
@@ -204,6 +243,39 @@ class Queries:
         page = rows[:limit]
         after = _encode((page[-1]["id"],)) if len(rows) > limit else None
         return [_delivery(row) for row in page], after
+
+
+#: Rows that a page under matchers reads at once, and at most.
+_CHUNK = 200
+_MOST_SEEN = 5000
+#: Words of matchers that stand in columns.
+_COLUMNS: dict[str, sa.ColumnElement[Any]] = {  # of any type
+    "family": alert.c.family,
+    "kind": alert.c.kind,
+    "severity": alert.c.severity,
+    "scope": alert.c.scope,
+    "node": alert.c.node,
+    "gpu": alert.c.gpu_uuid,
+    "job": alert.c.job,
+}
+
+
+def _page(
+    connection: sa.Connection,
+    wanted: AlertFilter,
+    after: tuple[Any, ...] | None,  # (int, str), decoded
+    limit: int,
+) -> Sequence[Mapping[Any, Any]]:  # a row mapping is untyped
+    query = (
+        sa.select(alert)
+        .where(*wanted.conditions())
+        .order_by(alert.c.started_ms.desc(), alert.c.alert_id.desc())
+        .limit(limit)
+    )
+    if after is not None:
+        key = sa.tuple_(alert.c.started_ms, alert.c.alert_id)
+        query = query.where(key < sa.tuple_(sa.literal(after[0]), sa.literal(after[1])))
+    return connection.execute(query).mappings().all()
 
 
 _DELIVERY_STATES = (

@@ -13,19 +13,25 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from api.app import create_app
+from api.clockwork import Clockwork, Periods
 from api.database import Database
+from api.decision import Decisions, Timing
 from api.feed import Feed
 from api.health import Readiness
 from api.ingest import AlertIngest
 from api.ledger import Ledger, Route
+from api.lifecycle import LifecycleRules
 from api.metrics import ApiMetrics
 from api.notify.outbox import Outbox
 from api.notify.sender import HttpSender
 from api.notify.webhook import WebhookAdapter
 from api.notify.worker import DeliveryWorker, Target
 from api.queries import Queries
+from api.routing import Routing
+from api.security.secretbox import SecretBox
 from api.server import StoppableServer, listening_socket
 from api.settings import ApiSettings, EndpointSettings, secret_bytes
+from api.silences import Silences
 from bus.protocol import Bus
 from schemas.errors import ForeshockError
 
@@ -132,8 +138,17 @@ class ApiService:
             metrics=self._metrics,
         )
         feed = Feed()
-        ingest = self._ingest(database, feed, worker)
-        self._readiness = Readiness(database, {"ingest": ingest, "delivery": worker})
+        routing = self._routing(database)
+        ingest = self._ingest(database, routing, feed, worker)
+
+        def changed() -> None:
+            worker.wake()
+            feed.announce()
+
+        clockwork = Clockwork(database, routing, self._periods(), changed)
+        self._readiness = Readiness(
+            database, {"ingest": ingest, "delivery": worker, "clockwork": clockwork}
+        )
         self._metrics.watch_alerts(Queries(database).counts)
         app = create_app(
             self._settings,
@@ -141,6 +156,10 @@ class ApiService:
             metrics=self._metrics,
             feed=feed,
             readiness=self._readiness,
+            routing=routing,
+            decisions=self._decisions(routing),
+            box=self._box(),
+            on_change=worker.wake,
         )
         ending = threading.Event()
         listener = listening_socket(self._settings.host, self._settings.port)
@@ -148,6 +167,7 @@ class ApiService:
         threads = [
             self._thread("ingest", ingest.run, ending),
             self._thread("delivery", worker.run, ending),
+            self._thread("clockwork", clockwork.run, ending),
         ]
         try:
             self._serve(server, listener)
@@ -159,12 +179,55 @@ class ApiService:
                 thread.join(max(0.0, deadline - time.monotonic()))
             sender.close()
 
-    def _ingest(self, database: Database, feed: Feed, worker: DeliveryWorker) -> AlertIngest:
-        routes = [
-            Route(endpoint=e.name, severity_min=e.severity_min)
-            for e in self._settings.endpoints
-            if e.enabled
-        ]
+    def _routing(self, database: Database) -> Routing:
+        """Put the stored tree over the endpoints of the settings."""
+        routing = Routing(
+            [
+                Route(endpoint=e.name, severity_min=e.severity_min)
+                for e in self._settings.endpoints
+                if e.enabled
+            ]
+        )
+        with database.read() as connection:
+            routing.refresh(connection)
+        return routing
+
+    def _decisions(self, routing: Routing) -> Decisions:
+        """Make the rules that are asked when a delivery is claimed."""
+        now_ms = time.time_ns() // 1_000_000
+        lifecycle = self._settings.lifecycle
+        timing = Timing(
+            started_ms=now_ms,
+            settle_until_ms=now_ms + round(lifecycle.settle_seconds * 1000),
+            tell_late_ends=lifecycle.tell_late_ends.rank,
+        )
+        return Decisions(timing=timing, silences=Silences(), intervals=routing.interval_ms)
+
+    def _periods(self) -> Periods:
+        lifecycle = self._settings.lifecycle
+        return Periods(
+            stable_ms=lifecycle.stable_seconds * 1000,
+            retention_ms=round(lifecycle.retention_days * 86_400_000),
+        )
+
+    def _box(self) -> SecretBox:
+        """Open the key of secrets at rest: the operator's file, or one made at the first start."""
+        given = self._settings.secret_key_file
+        if given is not None:
+            return SecretBox.from_file(given, create=False)
+        folder = self._data_dir / "api"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return SecretBox.from_file(folder / "secret.key", create=True)
+
+    def _ingest(
+        self, database: Database, routing: Routing, feed: Feed, worker: DeliveryWorker
+    ) -> AlertIngest:
+        lifecycle = self._settings.lifecycle
+        rules = LifecycleRules(
+            reopen_ms=lifecycle.reopen_seconds * 1000,
+            flap_ms=lifecycle.flap_seconds * 1000,
+            stable_ms=lifecycle.stable_seconds * 1000,
+        )
 
         def stored() -> None:
             worker.wake()
@@ -175,7 +238,7 @@ class ApiService:
             prefix=self._prefix,
             group=self._settings.group,
             database=database,
-            ledger=Ledger(routes),
+            ledger=Ledger(routing, rules),
             metrics=self._metrics,
             on_stored=stored,
             batch_size=self._settings.batch_size,

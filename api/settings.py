@@ -14,7 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from schemas.alert import Severity
 from schemas.errors import ConfigError
 
-__all__ = ["ApiSettings", "DeliverySettings", "EndpointSettings", "is_loopback_host"]
+__all__ = [
+    "ApiSettings",
+    "DeliverySettings",
+    "EndpointSettings",
+    "LifecycleSettings",
+    "is_loopback_host",
+]
 
 _SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix that Standard Webhooks gives every secret
 
@@ -152,6 +158,48 @@ class DeliverySettings(BaseModel):
     concurrency: int = Field(default=16, ge=1, le=64, description="Attempts under way at once.")
 
 
+class LifecycleSettings(BaseModel):
+    """How alerts live on in the store, and when people are told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reopen_seconds: int = Field(
+        default=900,
+        ge=0,
+        le=86_400,
+        description="An episode that begins within this time after the last one reopens it.",
+    )
+    flap_seconds: int = Field(
+        default=1800,
+        ge=60,
+        le=86_400,
+        description="Four beginnings and ends of one fault within this time are flapping.",
+    )
+    stable_seconds: int = Field(
+        default=900,
+        ge=1,
+        le=86_400,
+        description="Flapping ends after this long without a beginning or an end, in seconds.",
+    )
+    ack_hours: float = Field(
+        default=24.0, gt=0, le=720, description="How long an acknowledgement lasts, in hours."
+    )
+    settle_seconds: float = Field(
+        default=60.0,
+        ge=0,
+        le=3600,
+        description="After a start, alerts that were open before are not told for so long.",
+    )
+    tell_late_ends: Severity = Field(
+        default=Severity.CRITICAL,
+        description="Least severity whose end is told though its beginning never could be.",
+    )
+    retention_days: float = Field(
+        default=90.0, gt=0, le=3650, description="How long resolved alerts are kept, in days."
+    )
+    silence_max_days: int = Field(default=30, ge=1, le=366, description="Longest silence, in days.")
+
+
 class ApiSettings(BaseModel):
     """Where the api listens, what it stores and whom it tells."""
 
@@ -167,6 +215,26 @@ class ApiSettings(BaseModel):
         default=None,
         min_length=16,
         description="Key that requests must carry; needed to listen beyond loopback.",
+    )
+    require_key: bool = Field(
+        default=False,
+        description="Whether requests need a key even where api_key is not set: one that lies, "
+        "hashed, in the store.",
+    )
+    insecure_no_auth: bool = Field(
+        default=False,
+        description="Allows listening beyond loopback without any key: everybody who reaches the "
+        "port can read and change everything.",
+    )
+    secret_key_file: Path | None = Field(
+        default=None,
+        description="File with the base64 of 32 random bytes that seals secrets in the store; by "
+        "default api/secret.key in the data directory, made at the first start.",
+    )
+    requests_per_second: float = Field(
+        default=100.0,
+        gt=0,
+        description="Requests that one key, or one address without a key, may send on average.",
     )
     database: SecretStr | None = Field(
         default=None,
@@ -192,6 +260,11 @@ class ApiSettings(BaseModel):
         default_factory=DeliverySettings, description="How notifications are sent."
     )
 
+    lifecycle: LifecycleSettings = Field(
+        default_factory=LifecycleSettings,
+        description="How alerts live on in the store, and when people are told.",
+    )
+
     @model_validator(mode="after")
     def _distinct_names(self) -> Self:
         names = [endpoint.name for endpoint in self.endpoints]
@@ -207,10 +280,12 @@ class ApiSettings(BaseModel):
         ConfigError
             If the address is not loopback and no API key is set.
         """
-        if self.api_key is None and not is_loopback_host(self.host):
+        guarded = self.api_key is not None or self.require_key or self.insecure_no_auth
+        if not guarded and not is_loopback_host(self.host):
             raise ConfigError(
                 f"api.host is {self.host}, which other machines can reach, and api.api_key is not "
-                "set. Set api.api_key (16 characters or more), or listen on 127.0.0.1."
+                "set. Set api.api_key (16 characters or more) or api.require_key, or listen on "
+                "127.0.0.1."
             )
 
     def host_names(self) -> frozenset[str]:

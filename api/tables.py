@@ -46,6 +46,7 @@ class DeliveryState:
 
 
 _OPEN_TEXT = sa.text("state <> 'resolved'")
+_FLAPS = sa.text("flapping_ms IS NOT NULL")
 _WHILE_OPEN: dict[str, Any] = {"sqlite_where": _OPEN_TEXT, "postgresql_where": _OPEN_TEXT}
 
 alert = sa.Table(
@@ -102,6 +103,13 @@ alert = sa.Table(
     sa.Index("ix_alert_fingerprint", "fingerprint", "started_ms"),
     sa.Index("ix_alert_counts", "state", "severity", "family"),
     sa.Index("ix_alert_gravest", "state", "severity_rank", "started_ms"),
+    sa.Index(
+        "ix_alert_flapping",
+        "fingerprint",
+        "changed_ms",
+        sqlite_where=_FLAPS,
+        postgresql_where=_FLAPS,
+    ),
     sa.Index("ix_alert_ended", "ended_ms"),
     sa.Index("ix_alert_job", "job", "started_ms"),
     sa.Index("ix_alert_open", "started_ms", "alert_id", **_WHILE_OPEN),

@@ -10,12 +10,27 @@ from fastapi.responses import Response
 
 from api.models import DeliveryPage, EndpointList
 from api.queries import CursorError
-from api.routes.parts import KNOWN_ONLY, PROBLEMS, Cursor, Limit, QueriesOf, json_answer, next_link
+from api.routes.parts import (
+    KNOWN_ONLY,
+    PROBLEMS,
+    Cursor,
+    Limit,
+    QueriesOf,
+    json_answer,
+    needs,
+    next_link,
+)
+from api.security.principal import Scope
 from api.tables import DeliveryState
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1", tags=["delivery"], responses=PROBLEMS, dependencies=KNOWN_ONLY)
+router = APIRouter(
+    prefix="/v1",
+    tags=["delivery"],
+    responses=PROBLEMS,
+    dependencies=[*KNOWN_ONLY, needs(Scope.ALERTS_READ)],
+)
 
 
 class _State(StrEnum):

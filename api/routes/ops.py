@@ -11,7 +11,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from api.health import Readiness
 from api.models import Health, Version
 from api.problems import Problem
-from api.routes.parts import json_answer
+from api.routes.parts import json_answer, needs
+from api.security.principal import Scope
 
 __all__ = ["product_version", "router"]
 
@@ -45,7 +46,12 @@ def readyz(request: Request) -> Response:
     return json_answer(report, status=200 if report["ok"] else 503)
 
 
-@router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+@router.get(
+    "/metrics",
+    summary="Prometheus metrics",
+    response_class=Response,
+    dependencies=[needs(Scope.METRICS_READ)],
+)
 def metrics(request: Request) -> Response:
     """Return the metrics in the Prometheus text format."""
     registry = request.app.state.metrics.registry

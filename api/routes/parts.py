@@ -8,28 +8,38 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import orjson
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Header, HTTPException, Query, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import AwareDatetime, BeforeValidator
 from pydantic_core import PydanticCustomError
 
+from api.database import Database
 from api.feed import Feed
 from api.problems import Problem
 from api.queries import Queries
+from api.security.principal import Principal, Scope
 
 __all__ = [
     "KNOWN_ONLY",
     "MAX_ID",
     "PROBLEMS",
     "Cursor",
+    "DatabaseOf",
     "FeedOf",
+    "IfMatch",
     "Limit",
     "Moment",
+    "PrincipalOf",
     "QueriesOf",
+    "etag_of",
+    "is_fresh",
     "json_answer",
+    "needs",
     "next_link",
+    "only_rfc3339",
     "unix_ms",
 ]
 
@@ -47,6 +57,18 @@ def _feed(request: Request) -> Feed:
     return feed
 
 
+def _principal(request: Request) -> Principal:
+    found: Principal = request.state.principal
+    return found
+
+
+def _store(request: Request) -> Database:
+    found: Database = request.app.state.database
+    return found
+
+
+PrincipalOf = Annotated[Principal, Depends(_principal)]
+DatabaseOf = Annotated[Database, Depends(_store)]
 QueriesOf = Annotated[Queries, Depends(_queries)]
 FeedOf = Annotated[Feed, Depends(_feed)]
 Limit = Annotated[int, Query(ge=1, le=500, description="Most entries on a page.")]
@@ -59,7 +81,7 @@ _RFC3339 = re.compile(
 )
 
 
-def _only_rfc3339(text: object) -> object:
+def only_rfc3339(text: object) -> object:
     """Refuse what pydantic would take besides: epoch numbers, dates, times without a zone."""
     if isinstance(text, str) and not _RFC3339.fullmatch(text):
         raise PydanticCustomError(
@@ -72,7 +94,7 @@ def _only_rfc3339(text: object) -> object:
 
 Moment = Annotated[
     AwareDatetime | None,
-    BeforeValidator(_only_rfc3339),
+    BeforeValidator(only_rfc3339),
     Query(description="RFC 3339 with a zone: 2026-01-31T12:00:00Z."),
 ]
 _SHOWN_NAME = 60
@@ -83,7 +105,7 @@ _NEAR = 0.5
 def _only_known_parameters(request: Request) -> None:
     """Refuse parameters that the address does not have: a filter with a typo filters nothing."""
     route: APIRoute = request.scope["route"]
-    known = [field.alias for field in route.dependant.query_params]
+    known = _query_names(route.dependant)
     unknown = [name for name in request.query_params if name not in known]
     if not unknown:
         return
@@ -99,12 +121,55 @@ def _only_known_parameters(request: Request) -> None:
     )
 
 
+def _query_names(dependant: Dependant) -> list[str]:
+    """Return the names of a route's query parameters, those of its dependencies included."""
+    own = [field.alias for field in dependant.query_params]
+    return own + [name for below in dependant.dependencies for name in _query_names(below)]
+
+
 def _unknown_words(name: str, known: list[str]) -> str:
     words = f"There is no parameter {name[:_SHOWN_NAME]} here"
     near = difflib.get_close_matches(name.lower()[:_SHOWN_NAME], known, n=1, cutoff=_NEAR)
     if near:
         return f"{words}; did you mean {near[0]}?"
     return f"{words}; there are {', '.join(known)}" if known else f"{words}; there are none"
+
+
+def needs(scope: Scope) -> Any:  # FastAPI's own marker, which it does not type
+    """Return the dependency that lets only those pass who have a scope."""
+
+    def check(who: PrincipalOf) -> None:
+        if not who.may(scope):
+            raise HTTPException(403, f"This key lacks the scope {scope.value}.")
+
+    return Depends(check)
+
+
+def etag_of(version: int) -> str:
+    """Return the strong ETag of a version."""
+    return f'"{version}"'
+
+
+def _if_match(
+    if_match: Annotated[
+        str | None,
+        Header(max_length=200, description="ETag that was seen; 412 if it is another by now."),
+    ] = None,
+) -> int | None:
+    """Return the version in If-Match; None takes any; one that no alert has never matches."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    text = if_match.strip().strip('"')
+    return int(text) if text.isdecimal() and len(text) < 18 else -1
+
+
+IfMatch = Annotated[int | None, Depends(_if_match)]
+
+
+def is_fresh(request: Request, tag: str) -> bool:
+    """Tell whether the client has what the ETag names: 304."""
+    given = request.headers.get("if-none-match", "")
+    return tag in {part.strip() for part in given.split(",")}
 
 
 #: Dependencies of every router under /v1.
@@ -118,6 +183,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {  # FastAPI's own type for extra an
     }
     for code, text in (
         (401, "The API key is missing or wrong."),
+        (403, "The key lacks a scope, or a page of another site asks."),
+        (429, "Too many requests; Retry-After says when to go on."),
         (421, "The Host header is not served here."),
         (422, "A parameter cannot be used."),
         (503, "The store cannot answer now."),

@@ -16,14 +16,31 @@ from api.feed import Feed
 from api.metrics import ApiMetrics
 from api.models import EventPage
 from api.queries import Queries
-from api.routes.parts import KNOWN_ONLY, MAX_ID, PROBLEMS, FeedOf, Limit, QueriesOf, json_answer
+from api.routes.alerts import events_seen_by
+from api.routes.parts import (
+    KNOWN_ONLY,
+    MAX_ID,
+    PROBLEMS,
+    FeedOf,
+    Limit,
+    PrincipalOf,
+    QueriesOf,
+    json_answer,
+    needs,
+)
+from api.security.principal import Principal, Scope
 from schemas.errors import DataDirError, StoreError
 
 __all__ = ["ENDLESS_PATHS", "REPLAY_LIMIT", "router"]
 
 _log = structlog.get_logger(__name__)
 
-router = APIRouter(prefix="/v1", tags=["events"], responses=PROBLEMS, dependencies=KNOWN_ONLY)
+router = APIRouter(
+    prefix="/v1",
+    tags=["events"],
+    responses=PROBLEMS,
+    dependencies=[*KNOWN_ONLY, needs(Scope.ALERTS_READ)],
+)
 
 #: Who missed more reads the lists again instead.
 REPLAY_LIMIT = 10_000
@@ -40,11 +57,12 @@ class _EventStream(StreamingResponse):
 @router.get("/events", response_model=EventPage, summary="Read the event log after an id")
 def list_events(
     queries: QueriesOf,
+    who: PrincipalOf,
     after: Annotated[int, Query(ge=0, le=MAX_ID, description="Last id already read.")] = 0,
     limit: Limit = 100,
 ) -> Response:
     """Return events in the order in which the store took them."""
-    events = queries.events_after(after, limit)
+    events = events_seen_by(who, queries.events_after(after, limit))
     return json_answer({"events": events, "last_id": events[-1]["id"] if events else after})
 
 
@@ -57,6 +75,7 @@ async def stream(
     request: Request,
     queries: QueriesOf,
     feed: FeedOf,
+    who: PrincipalOf,
     last_event_id: Annotated[int | None, Header(ge=0, le=MAX_ID)] = None,
 ) -> _EventStream:
     """Send each event as ``alert`` with the log's id; resume with ``Last-Event-ID``.
@@ -67,7 +86,7 @@ async def stream(
     metrics: ApiMetrics = request.app.state.metrics
     heartbeat: float = request.app.state.settings.heartbeat_seconds
     return _EventStream(
-        _follow(queries, feed, metrics, last_event_id, heartbeat),
+        _follow(queries, feed, who, metrics, last_event_id, heartbeat),
         headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
     )
 
@@ -75,6 +94,7 @@ async def stream(
 async def _follow(
     queries: Queries,
     feed: Feed,
+    who: Principal,
     metrics: ApiMetrics,
     last_event_id: int | None,
     heartbeat_seconds: float,
@@ -91,7 +111,7 @@ async def _follow(
             yield format_sse_event(comment="connected")
         while not feed.closed:
             events = await run_in_threadpool(queries.events_after, position, _PAGE)
-            for entry in events:
+            for entry in events_seen_by(who, events):
                 position = entry["id"]
                 yield format_sse_event(
                     data_str=orjson.dumps(entry).decode(), event="alert", id=str(position)

@@ -86,6 +86,14 @@ def _alert_columns() -> None:
             sqlite_where=is_open,
             postgresql_where=is_open,
         )
+    flaps = sa.text("flapping_ms IS NOT NULL")
+    op.create_index(
+        "ix_alert_flapping",
+        "alert",
+        ["fingerprint", "changed_ms"],
+        sqlite_where=flaps,
+        postgresql_where=flaps,
+    )
     op.create_index("ix_alert_ended", "alert", ["ended_ms"])
     op.create_index("ix_alert_job", "alert", ["job", "started_ms"])
 
