@@ -144,7 +144,7 @@ class DataStarvation:
         del firing
         busy, dt = frame["gpu_utilization_ratio"], frame.elapsed
         total, used = frame["memory_total_bytes"], frame["memory_used_bytes"]
-        known = np.isfinite(busy) & np.isfinite(used) & np.isfinite(total)
+        known = np.isfinite(busy) & np.isfinite(used) & np.isfinite(total) & ~frame.mig_parent
         # A job that leaves takes its history along; the next one starts anew.
         held = known & (used >= self.held_memory * total) & (used > 0.0)
         began = np.where(held, 1.0, 0.0)

@@ -50,6 +50,11 @@ class NvLink:
     that was there before or that the peers have, else warning. Errors score by the Poisson test
     of ``ecc``: vendor limits of one error a minute have replaced nodes for nothing.
 
+    A GPU in MIG mode has no links: all of them read inactive, and that is no fault. Neither it
+    nor its instances are judged by links, nor are they anybody's peers. The mode may be told up
+    to a minute later than the links go; its other mark, a utilisation that can no longer be
+    read, comes with them and counts until then.
+
     Examples
     --------
     >>> watch = NvLink()
@@ -73,12 +78,14 @@ class NvLink:
     log10_chance: float = 6.0
 
     name: ClassVar[str] = "nvlink"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     family: ClassVar[str] = "hardware_error"
     scope: ClassVar[Scope] = Scope.GPU
     peers: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("nvlink_active_links",)
     helps: ClassVar[tuple[str, ...]] = ("nvlink_errors_total",)
+    #: Cannot be read in MIG mode.
+    reads: ClassVar[tuple[str, ...]] = ("gpu_utilization_ratio",)
 
     def __post_init__(self) -> None:
         require_positive(
@@ -104,9 +111,10 @@ class NvLink:
         )
 
     def fields(self) -> Mapping[str, Field]:
-        """Keep the most links seen, and the rate of errors."""
+        """Keep the most links seen, whether utilisation ever was, and the rate of errors."""
         return {
             "links": Field("i1", 0),
+            "used": Field("i1", 0),
             **growth_fields("errors"),
             **storm_fields("errors"),
         }
@@ -120,7 +128,8 @@ class NvLink:
         rate_score, rate_state, rate = storm(
             "errors", self._rule(), frame, state, growth, firing["nvlink"]
         )
-        active = frame["nvlink_active_links"]
+        used = np.maximum(state["used"], np.isfinite(frame["gpu_utilization_ratio"]))
+        active = np.where(_partitioned(frame, used), np.nan, frame["nvlink_active_links"])
         best = np.fmax(state["links"].astype(np.float64), np.minimum(active, _MOST))
         peers = differing_peers(active, frame.model, frame.blocks)
         due, witnessed = self._due(frame, best, peers)
@@ -134,7 +143,12 @@ class NvLink:
         severity = np.where(dead, Severity.CRITICAL.rank, Severity.WARNING.rank).astype(np.int8)
         return Step(
             judgements={"nvlink": Judgement(score=score, severity=severity)},
-            state={"links": best.astype(np.int8), **growth.state, **rate_state},
+            state={
+                "links": best.astype(np.int8),
+                "used": used.astype(np.int8),
+                **growth.state,
+                **rate_state,
+            },
             columns={"due": due, "best": best, "peers": peers, "links_score": links_score, **rate},
         )
 
@@ -199,6 +213,16 @@ class NvLink:
                 "If the same link fails again, have the board, cable or switch examined.",
             ),
         )
+
+
+def _partitioned(frame: Frame, used: AnyArray) -> BoolArray:
+    """(n,) in MIG mode, an instance, or with the marks of the mode that is not told yet.
+
+    Without any link, and with a utilisation that was read before and is not any more.
+    """
+    unread = (used > 0) & np.isnan(frame["gpu_utilization_ratio"])
+    marked: BoolArray = unread & (frame["nvlink_active_links"] <= 0.0)
+    return frame.mig_parent | frame.mig_instance | marked
 
 
 def _fact(frame: Frame, name: str) -> FloatArray:

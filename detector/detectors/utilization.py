@@ -61,8 +61,8 @@ class Utilization:
     low. ``low_utilization``: ``low_utilization / EW(utilisation)`` of GPUs that do work at
     times; the fraction lost is ``1 - EW``. Utilisation counts the time in which some kernel ran,
     so the true loss is at least that. Neither is more than info: hot standby and inference with
-    a mean duty of 7 % look the same and are meant so. Partitioned GPUs have no utilisation and
-    are not judged.
+    a mean duty of 7 % look the same and are meant so. Partitioned GPUs have no utilisation, and
+    some exporters write 0 for it: they are not judged.
 
     Examples
     --------
@@ -139,7 +139,7 @@ class Utilization:
         del firing
         busy, dt = frame["gpu_utilization_ratio"], frame.elapsed
         share = _share(frame["memory_used_bytes"], frame["memory_total_bytes"])
-        known = np.isfinite(busy) & np.isfinite(share)
+        known = np.isfinite(busy) & np.isfinite(share) & ~frame.mig_parent
         seen = np.where(known, busy, np.nan)
         short = ewma(state["short"].astype(np.float64), seen, dt, self.idle_smooth_seconds)
         long = ewma(state["long"].astype(np.float64), seen, dt, self.low_smooth_seconds)
