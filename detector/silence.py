@@ -14,7 +14,7 @@ import numpy as np
 from detector.arrays import BoolArray, Field, FloatArray, IntArray, StateTable
 from detector.frame import Frame
 from schemas.metrics import METRIC_INDEX
-from schemas.sample import CollectorState, NodeSample
+from schemas.sample import CollectorState, CollectorStatus, NodeSample
 
 __all__ = ["NO_WALL_CLOCK", "Silence", "node_frame"]
 
@@ -60,10 +60,19 @@ class Silence:
         self._share = share
         self._nodes = nodes
         self.table = StateTable(_FIELDS)
+        #: What nodes last said of their collector, and arrivals not yet in the table: a node says
+        #: the same in every message, and the table is asked once a second.
+        self._last: dict[int, CollectorStatus] = {}
+        self._news: dict[int, int] = {}
 
     def hear(self, row: int, sample: NodeSample, arrived_ms: int) -> None:
         """Note that a node has spoken. One that stops, or is replayed, is not listened for."""
         table, status = self.table, sample.collector
+        if self._last.get(row) is status:
+            self._news[row] = max(arrived_ms, self._news.get(row, 0))
+            return
+        self._last[row] = status
+        self._take_in()
         table.grow(row + 1)
         table["arrived"][row] = max(int(table["arrived"][row]), arrived_ms)
         table["every"][row] = max(status.interval_seconds, status.flush_seconds)
@@ -71,8 +80,18 @@ class Silence:
         table["watched"][row] = not stops and status.source not in NO_WALL_CLOCK
         table["covered"][row] = False
 
+    def _take_in(self) -> None:
+        """Write the arrivals that wait into the table."""
+        if self._news:
+            rows = np.fromiter(self._news, dtype=np.int64)
+            arrived = np.fromiter(self._news.values(), dtype=np.int64)
+            self.table["arrived"][rows] = np.maximum(self.table["arrived"][rows], arrived)
+            self.table["covered"][rows] = False
+            self._news.clear()
+
     def seconds(self, now_ms: int) -> FloatArray:
         """(nodes,) seconds since each was heard; NaN for those not listened for."""
+        self._take_in()
         since = (now_ms - self.table["arrived"]) / 1000.0
         return np.where(self.table["watched"], np.maximum(since, 0.0), np.nan)
 
@@ -106,20 +125,25 @@ class Silence:
 
     def together(self) -> IntArray:
         """Return the rows of nodes that fell silent at once and are still silent."""
+        self._take_in()
         return np.flatnonzero(self.table["covered"]).astype(np.int64)
 
     def release(self, now_ms: int) -> None:
         """Count those still silent anew from now: most are back, these have their own reason."""
+        self._take_in()
         late = self.table["covered"].copy()
         self.table["arrived"][late] = now_ms
         self.table["covered"][late] = False
 
     def dump(self) -> dict[str, AnyArray]:
         """Return the arrays for a snapshot."""
+        self._take_in()
         return self.table.dump()
 
     def load(self, arrays: Mapping[str, AnyArray], rows: int) -> list[str]:
         """Take over saved arrays; return the names of those that start fresh."""
+        self._last.clear()
+        self._news.clear()
         saved = len(arrays.get("arrived", ()))
         return self.table.load(arrays, saved if saved <= rows else 0) if arrays else []
 
