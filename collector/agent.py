@@ -65,7 +65,8 @@ class CollectorService:
     clock
         Time. A demonstration passes one that runs fast.
     reader
-        How the source is asked; by default in a thread of its own for NVML, directly otherwise.
+        How the source is asked; by default NVML waits for its own child process, others are
+        asked directly.
     host
         Where the kernel keeps the boot id.
     events
