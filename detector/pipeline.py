@@ -5,8 +5,9 @@ The same engine and the same cohort tier as the service, fed by function calls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from detector.base import Detector
 from detector.cohort.tier import CohortTier
 from detector.engine import Engine, Outcome
 from detector.registry import detectors_of, trial_of
@@ -25,6 +26,9 @@ class Pipeline:
     ----------
     settings
         Of the detector; the defaults if None.
+    watch
+        Puts something in a detector's place, to look over its shoulder; see
+        :mod:`detector.tracing`.
 
     Examples
     --------
@@ -33,10 +37,15 @@ class Pipeline:
     []
     """
 
-    def __init__(self, settings: DetectorSettings | None = None) -> None:
+    def __init__(
+        self,
+        settings: DetectorSettings | None = None,
+        watch: Callable[[Detector], Detector] = lambda detector: detector,
+    ) -> None:
         chosen = settings or DetectorSettings()
         stream, cohort = detectors_of(chosen)
         self._trial = trial_of(chosen)
+        stream, cohort = tuple(map(watch, stream)), tuple(map(watch, cohort))
         self._engine = Engine(stream, topic=SAMPLES.name, partition=0)
         self._cohorts = CohortTier(cohort) if cohort else None
         self.total = Outcome()

@@ -312,6 +312,57 @@ def replay(
 
 
 @app.command()
+def explain(
+    target: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ALERT_ID|FILE...",
+            help="One alert, by its id or the first eight characters of it, or recordings.",
+        ),
+    ],
+    format_: Annotated[
+        str,
+        typer.Option("--format", metavar="auto|nvidia-smi|jsonl|csv", help="Form of the files."),
+    ] = "auto",
+    map_file: Annotated[
+        Path | None, typer.Option("--map", metavar="MAP.toml", help="What the columns mean.")
+    ] = None,
+    timezone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help="Zone of times that carry none.")
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Node, where the recording names none.")
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Say why an alert fired, with the numbers at each step.
+
+    Scores against thresholds, times held, evidence, and what was not measured. Of a recording
+    every alert is explained; an alert id is replayed from the samples that the bus still keeps.
+    """
+    settings = _load(config).settings
+    from rich.console import Console
+
+    from foreshock.explain import explain_alert, explain_files, is_alert_id
+    from foreshock.logs import set_up_logging
+
+    set_up_logging("warning", settings.log_format)
+    console = Console(soft_wrap=True)
+    if len(target) == 1 and is_alert_id(target[0]):
+        raise typer.Exit(explain_alert(target[0], settings, console))
+    code = explain_files(
+        [Path(name) for name in target],
+        format=format_,
+        map_path=map_file,
+        timezone=timezone,
+        node=node,
+        settings=settings.detector,
+        console=console,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
 def doctor(
     role: Annotated[
         list[Role] | None,

@@ -31,7 +31,7 @@ from schemas.sample import NodeSample
 if TYPE_CHECKING:
     from detector.settings import DetectorSettings
 
-__all__ = ["EXIT_OK", "EXIT_UNUSABLE", "Feed", "run_replay"]
+__all__ = ["EXIT_OK", "EXIT_UNUSABLE", "Feed", "people", "replay_settings", "run_replay"]
 
 EXIT_OK = 0
 EXIT_UNUSABLE = 2
@@ -89,9 +89,9 @@ def run_replay(
         Exit code: 0, or 2 if a recording cannot be used or cannot be read to its end, or if
         every value in it was refused.
     """
-    console = console or _people()
+    console = console or people()
     try:
-        source = ReplaySource(_settings(files, format, map_path, timezone, node))
+        source = ReplaySource(replay_settings(files, format, map_path, timezone, node))
         _require_rows(source)
         with contextlib.closing(source), _sink(alerts_out, files) as sink:
             outcome = _drive(source, pipeline or _pipeline(settings), sink, console)
@@ -103,18 +103,19 @@ def run_replay(
     return EXIT_UNUSABLE if unusable else EXIT_OK
 
 
-def _people() -> Console:
+def people() -> Console:
     """Make the console for people; a log file is wider than a forgotten terminal's 80."""
     return Console(stderr=True, width=None if sys.stderr.isatty() else _PLAIN_WIDTH)
 
 
-def _settings(
+def replay_settings(
     files: Sequence[Path],
     wanted: str,
     map_path: Path | None,
     timezone: str | None,
     node: str | None,
 ) -> ReplaySettings:
+    """Check how recordings are to be read. Raises SourceError with a sentence."""
     chosen = {"files": tuple(files), "format": wanted, "map": map_path, "node": node}
     if timezone is not None:
         chosen["timezone"] = timezone

@@ -70,8 +70,9 @@ class CohortTier:
         self._cohorts: dict[str, _Cohort] = {}
         self._clocks = Clocks()
         self._rows, self._member_rows = RowBook(), RowBook()
-        drift = next((d for d in chosen if isinstance(d, Drift)), Drift())
-        self._shift_unit = drift.min_shift
+        # Asked by name: something may stand in the detector's place, to look over its shoulder.
+        drift = next((d for d in chosen if d.name == Drift.name), Drift())
+        self._shift_unit = float(getattr(drift, "min_shift", Drift().min_shift))
         self._homes: dict[str, set[str]] = {}
         self._jobs = Stage(
             (d for d in chosen if d.scope == Scope.JOB),
