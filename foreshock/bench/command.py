@@ -23,6 +23,7 @@ def bench_detection(
     gpu_days: float | None,
     rivals: bool,
     recordings: Path | None,
+    jobs: int,
     json_out: Path | None,
     page_out: Path | None,
 ) -> None:
@@ -42,7 +43,7 @@ def bench_detection(
         size = replace(size, gpu_days=gpu_days)
     if not rivals:
         size = replace(size, tuning_trials=0)
-    results = run_detection(size, seed=seed, recordings=recordings, say=_say)
+    results = run_detection(size, seed=seed, recordings=recordings, jobs=jobs, say=_say)
     tree = results.as_json()
     if json_out is not None:
         json_out.write_bytes(orjson.dumps(tree, option=orjson.OPT_INDENT_2))

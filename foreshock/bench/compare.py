@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from foreshock.bench.happenings import Truth
 from foreshock.bench.rivals.base import Rival, Setting
 from foreshock.bench.rivals.chance import Null, Random
 from foreshock.bench.rivals.clusters import KMeans
@@ -15,10 +14,11 @@ from foreshock.bench.rivals.ewma import Ewma
 from foreshock.bench.rivals.forecast import PredictLinear
 from foreshock.bench.rivals.static import StaticThresholds
 from foreshock.bench.rivals.trees import HalfSpaceTrees
-from foreshock.bench.scoring import Score, judge
+from foreshock.bench.scoring import Score
 from foreshock.bench.suites import Case
+from foreshock.bench.world import GPUS
 
-__all__ = ["Evaluation", "Tuned", "all_rivals", "measure", "tune"]
+__all__ = ["Evaluation", "Tuned", "all_rivals", "measure", "try_settings", "tune"]
 
 #: False alarms per GPU-day that a setting should stay below: the headline is recall at that rate.
 WANTED_RATE = 0.1
@@ -62,20 +62,18 @@ def all_rivals() -> tuple[Rival, ...]:
 
 
 def tune(
-    rivals: Sequence[Rival], cases: Callable[[], Iterable[Case]]
+    rivals: Sequence[Rival], parts: Iterable[Sequence[Sequence[Score]]]
 ) -> tuple[list[Tuned], list[Evaluation]]:
-    """Try every setting of every rival on the tuning side; choose and log.
+    """Choose a setting for every rival from what :func:`try_settings` found; log all.
 
     The best recall among settings of at most :data:`WANTED_RATE` false alarms per GPU-day
     wins; where none is that quiet, the best recall less a tenth per tenfold rate above it.
     """
     totals = {(rival.name, number): Score() for rival in rivals for number in _numbers(rival)}
-    for case in cases():
-        for rival in rivals:
-            prepared = rival.prepare(case.world)
-            for number, setting in enumerate(rival.settings):
-                part = _judged(rival, case, prepared, setting)
-                totals[rival.name, number].add(part)
+    for part in parts:
+        for rival, scores in zip(rivals, part, strict=True):
+            for number, score in enumerate(scores):
+                totals[rival.name, number].add(score)
     log, tuned = [], []
     for rival in rivals:
         mine = [
@@ -92,6 +90,15 @@ def tune(
     return tuned, log
 
 
+def try_settings(rivals: Sequence[Rival], case: Case) -> list[list[Score]]:
+    """Score every setting of every rival on one world of the tuning side."""
+    out = []
+    for rival in rivals:
+        prepared = rival.prepare(case.world)
+        out.append([_judged(rival, case, prepared, setting) for setting in rival.settings])
+    return out
+
+
 def _numbers(rival: Rival) -> range:
     return range(len(rival.settings))
 
@@ -105,17 +112,19 @@ def _merit(tried: Evaluation) -> tuple[bool, float, float]:
     return quiet, tried.recall if quiet else -tried.false_rate, tried.recall
 
 
-def measure(tuned: Sequence[Tuned], case: Case) -> None:
-    """Add the results of one world, with the default and with the chosen setting."""
+def measure(tuned: Sequence[Tuned], case: Case) -> list[tuple[Score, Score]]:
+    """Score one world with the default and with the chosen setting of each rival."""
+    out = []
     for one in tuned:
         begin = time.process_time()
         prepared = one.rival.prepare(case.world)
-        part = _judged(one.rival, case, prepared, one.setting)
-        part.seconds = time.process_time() - begin
-        part.samples = sum(1 for _ in _nodes(one.rival, case)) * case.world.ticks * 8
-        one.chosen.setdefault(case.suite, Score()).add(part)
-        plain = _judged(one.rival, case, prepared, one.rival.settings[0])
-        one.default.setdefault(case.suite, Score()).add(plain)
+        chosen = _judged(one.rival, case, prepared, one.setting)
+        chosen.seconds = time.process_time() - begin
+        default = _judged(one.rival, case, prepared, one.rival.settings[0])
+        default.seconds = chosen.seconds
+        chosen.samples = default.samples = len(_nodes(one.rival, case)) * case.world.ticks * GPUS
+        out.append((default, chosen))
+    return out
 
 
 def _nodes(rival: Rival, case: Case) -> range:
@@ -127,7 +136,6 @@ def _nodes(rival: Rival, case: Case) -> range:
 def _judged(rival: Rival, case: Case, prepared: Any, setting: Setting) -> Score:
     alarms = rival.alarms(case.world, prepared, setting)
     nodes = _nodes(rival, case)
-    truths: list[Truth] = [truth for truth in case.truths if truth.node in nodes]
-    share = len(nodes) / case.world.nodes
-    watched = [alarm for alarm in alarms if alarm.node in nodes]
-    return judge(watched, truths, case.world.gpu_days * share)
+    watched = replace(case, truths=tuple(t for t in case.truths if t.node in nodes))
+    said = [alarm for alarm in alarms if alarm.node in nodes]
+    return watched.judged(said, len(nodes) / case.world.nodes)

@@ -11,8 +11,10 @@ __all__ = ["DesignRow", "design_rows"]
 Tree = dict[str, Any]
 #: What it is called, class and magnitude (None for all), and share that must be in time.
 _TIMES: tuple[tuple[str, str, float | None], ...] = (
-    ("hardware throttle (bit or counter)", "hw_thermal", None),
-    ("power brake of a node", "power_brake", None),
+    ("hardware throttle, half of the time", "hw_thermal", 0.5),
+    ("hardware throttle, a tenth of the time", "hw_thermal", 0.1),
+    ("power brake of a node, all the time", "power_brake", 1.0),
+    ("power brake of a node, a tenth of the time", "power_brake", 0.1),
     ("hang of one rank", "hang", None),
     ("collective hang", "collective_hang", None),
     ("straggler 10 %", "straggler", 0.10),
@@ -20,6 +22,7 @@ _TIMES: tuple[tuple[str, str, float | None], ...] = (
     ("corrected-ECC storm, 17,700/s", "ecc_storm", 17_700.0),
 )
 _SHARE = 0.95
+_FLAT = ("healthy, memory full", "healthy, memory plateau")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +106,7 @@ def _plateau(suite: Tree) -> DesignRow:
     false = sum(
         one["count"]
         for one in suite["false_alarms_by"]
-        if one["family"] == "oom_precursor" and one["while"] in ("memory full", "memory plateau")
+        if one["family"] == "oom_precursor" and one["while"] in _FLAT
     )
     return DesignRow(
         what="flat plateau, up to 97 % full",

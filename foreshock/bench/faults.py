@@ -379,7 +379,7 @@ FAULTS: dict[str, FaultSpec] = {
         FaultSpec(
             name="straggler", unit="of the speed lost", magnitudes=(0.10, 0.20),
             inject=_straggler, scope="gpu", accepted=(("load_imbalance", "straggler"),),
-            related=("inefficiency", "novelty"), target_seconds=60.0,
+            related=("inefficiency", "novelty"), target_seconds=60.0, seconds=300.0,
             workloads=("train_capped", "train", "train_uneven"),
         ),
         FaultSpec(

@@ -54,10 +54,12 @@ class _Node:
         self._running: tuple[tuple[tuple[int, ...], str], ...] = ()
 
     def _find_cuts(self) -> list[int]:
-        """Ticks at which a new message must begin, since the list of GPUs or jobs changes."""
+        """Ticks at which a new message must begin: GPUs or jobs change, or something happens."""
         present = self._world.present[:, self._world.rows(self._node)]
         cuts = (np.flatnonzero((present[1:] != present[:-1]).any(axis=1)) + 1).tolist()
         cuts += [tick for tick, _ in self._jobs]
+        # Events belong to the first tick of their message.
+        cuts += [tick for tick, _ in self._events]
         cuts += [tick for (node, _), tick in self._world.swapped.items() if node == self._node]
         return sorted(set(cuts))
 

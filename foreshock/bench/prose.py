@@ -15,9 +15,10 @@ HOW = """
   at 87 °C; training in step, in phases and in bursts, pipelines with roles, inference, mixed and
   idle nodes; memory as plateau, full preallocation, allocator, churn, saw-tooth and swaps.
 * **Suites.** *faults*: 1 Hz, twenty to fifty minutes per node, one fault each, half as many
-  nodes with three look-alikes each. *memory*: 10 s, 5.5 h, leaks that run to the end of the job
-  on quiet and on churning memory, half as many healthy nodes. *soak*: healthy days at 30 s with
-  six look-alikes per node and day (job changes, gaps, swaps, counter resets, Xids of programs).
+  nodes with three look-alikes each. *memory*: a reading every 30 s for 5.5 h, leaks that run to
+  the end of the job on quiet and on churning memory, half as many healthy nodes. *soak*:
+  healthy days at 60 s with six look-alikes per node and day (job changes, gaps, swaps, counter
+  resets, Xids of programs).
 * **Two sides.** They differ in seeds and in the ranges of the parameters (`ranges.py`). Rivals
   are tuned on `tune`; all numbers here are from `held-out`. Real recordings take no part in either.
 * **Score.** Per event, no point adjustment. Found: the right class, first said of the right

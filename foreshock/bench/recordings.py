@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from collector.replay.source import ReplaySource
 from detector.pipeline import Pipeline
 from schemas.alert import Severity
 
-__all__ = ["RecordingResult", "replayed"]
+__all__ = ["RecordingResult", "recorded", "replay"]
 
 #: File below ``timeseries``, its column map, and the (family, GPU index) that it really shows.
 _KNOWN: tuple[tuple[str, str, frozenset[tuple[str, int]]], ...] = (
@@ -37,24 +36,24 @@ class RecordingResult:
     false_alarms: tuple[str, ...]
 
 
-def replayed(folder: Path, maps: Path) -> Iterator[RecordingResult]:
-    """Replay the recordings below a folder; those that are not there are left out.
+def recorded(folder: Path) -> list[Path]:
+    """Return the known recordings that a folder holds below ``timeseries``."""
+    paths = [folder / "timeseries" / name for name, _, _ in _KNOWN]
+    return [path for path in paths if path.exists()]
+
+
+def replay(path: Path, maps: Path) -> RecordingResult:
+    """Replay one recording, which is owed nothing but what is known of it.
 
     Parameters
     ----------
-    folder
-        Holds ``timeseries``.
+    path
+        One of :func:`recorded`.
     maps
         Folder of the column maps.
     """
-    for name, map_name, owed in _KNOWN:
-        path = folder / "timeseries" / name
-        if path.exists():
-            yield _replay(path, maps / map_name, owed)
-
-
-def _replay(path: Path, map_path: Path, owed: frozenset[tuple[str, int]]) -> RecordingResult:
-    source = ReplaySource(ReplaySettings(files=(path,), map=map_path))
+    map_name, owed = next((known[1], known[2]) for known in _KNOWN if known[0] == path.name)
+    source = ReplaySource(ReplaySettings(files=(path,), map=maps / map_name))
     samples = list(samples_of(source))
     alerts = Pipeline().feed(samples)
     span = (samples[-1].ts[-1] - samples[0].ts[0]) / 86_400_000.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from foreshock.bench.happenings import Truth
@@ -106,7 +106,12 @@ class Score:
         return Counter((alarm.family, alarm.kind, where) for alarm, where in self.false_alarms)
 
 
-def judge(alarms: Sequence[Alarm], truths: Sequence[Truth], gpu_days: float) -> Score:
+def judge(
+    alarms: Sequence[Alarm],
+    truths: Sequence[Truth],
+    gpu_days: float,
+    doing: Mapping[int, str] | None = None,
+) -> Score:
     """Score the alarms of one detector on one world.
 
     Parameters
@@ -117,7 +122,10 @@ def judge(alarms: Sequence[Alarm], truths: Sequence[Truth], gpu_days: float) -> 
         Faults and decoys, of the same nodes.
     gpu_days
         How long was watched.
+    doing
+        Node to what it does when nothing is injected, for the list of false alarms.
     """
+    usual = doing or {}
     by_node: dict[int, list[Alarm]] = {}
     for alarm in alarms:
         by_node.setdefault(alarm.node, []).append(alarm)
@@ -133,7 +141,7 @@ def judge(alarms: Sequence[Alarm], truths: Sequence[Truth], gpu_days: float) -> 
         if math.isfinite(alarm.first(2)) and id(alarm) not in explained:
             where = _going_on(alarm, truths)
             if where is not None:
-                score.false_alarms.append((alarm, where))
+                score.false_alarms.append((alarm, where or usual.get(alarm.node, "nothing")))
     return score
 
 
@@ -191,14 +199,15 @@ def _explains(truth: Truth, alarm: Alarm) -> bool:
 
 
 def _going_on(alarm: Alarm, truths: Iterable[Truth]) -> str | None:
-    """Name what was going on at a false alarm; None where a decoy makes it true of the node."""
+    """Name what was injected at a false alarm, if anything; None where it is true of the node."""
     at = alarm.first(2)
     for truth in truths:
         if truth.node == alarm.node and truth.start <= at <= truth.end + AFTERMATH_SECONDS / 2:
             if truth.spec is None and alarm.gpu is None and alarm.family in truth.allowed:
                 return None
-            return truth.name
-    return "nothing"
+            # Beside a leaking GPU the others do what the node always does.
+            return "" if truth.group else truth.name
+    return ""
 
 
 def wilson_interval(hits: float, of: int, z: float = 1.96) -> tuple[float, float]:

@@ -1,10 +1,11 @@
-"""Which worlds are made: faults and look-alikes at 1 Hz, memory at 10 s, and long healthy days."""
+"""Which worlds are made: faults and look-alikes at 1 Hz, memory, and long healthy days."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -14,14 +15,16 @@ from foreshock.bench.faults import FAULTS, MEMORY_FAULTS, leak_into
 from foreshock.bench.happenings import FaultSpec, Placed, Truth
 from foreshock.bench.memory import CHURNING, QUIET, hold
 from foreshock.bench.ranges import Side
+from foreshock.bench.scoring import Alarm, Score, judge
 from foreshock.bench.workloads import WORKLOADS, fill
 from foreshock.bench.world import CAPACITY, GIB, GPUS, World
 
-__all__ = ["Case", "fault_suite", "memory_suite", "soak"]
+__all__ = ["Case", "Make", "fault_suite", "memory_suite", "soak"]
 
 Rng = np.random.Generator
 _CHUNK = 96  # nodes that are made at once: some 300 MiB of arrays
-_SHORT_SECONDS, _LONG_SECONDS = 1200, 3000
+_SHORT_SECONDS = 1200  # a trial that needs more is put among the long ones
+_PART = 24  # nodes of memory and soak at once: smaller parts for several processes
 _MEMORY_HOURS = 5.5
 #: Memory that goes with a kind of work, and how often.
 _HELD = {
@@ -52,9 +55,18 @@ class Case:
     world: World
     truths: tuple[Truth, ...]
 
+    def judged(self, alarms: Sequence[Alarm], share: float = 1.0) -> Score:
+        """Score alarms; ``share`` of the nodes was watched."""
+        first = self.world.first_node
+        doing = {first + node: words for node, words in self.world.doing.items()}
+        return judge(alarms, self.truths, self.world.gpu_days * share, doing)
 
-def fault_suite(side: Side, seed: int, trials: int, names: Sequence[str] = ()) -> Iterator[Case]:
-    """Yield the trials of all fault classes at 1 Hz, and nodes with look-alikes only.
+
+Make = Callable[[], Case]
+
+
+def fault_suite(side: Side, seed: int, trials: int, names: Sequence[str] = ()) -> list[Make]:
+    """Plan the trials of all fault classes at 1 Hz, and nodes with look-alikes only.
 
     Parameters
     ----------
@@ -67,27 +79,28 @@ def fault_suite(side: Side, seed: int, trials: int, names: Sequence[str] = ()) -
     """
     rng = side.rng(seed, 11)
     chosen = [FAULTS[name] for name in names] if names else list(FAULTS.values())
-    first = 0
-    for seconds in (_SHORT_SECONDS, _LONG_SECONDS):
+    first, made = 0, list[Make]()
+    needed = {spec.name: round(spec.lead_in[1] + spec.seconds) + 30 for spec in chosen}
+    short = {name for name, seconds in needed.items() if seconds <= _SHORT_SECONDS}
+    for some in (short, set(needed) - short):
+        if not some:
+            continue
+        seconds = max(needed[name] for name in some)
         planned: list[tuple[FaultSpec, float] | None] = [
             (spec, magnitude)
             for spec in chosen
             for magnitude in spec.magnitudes
             for _ in range(trials)
-            if _needs_seconds(spec) == seconds
+            if spec.name in some
         ]
         # Three look-alikes each: half as many nodes hold more of them than there are faults.
         planned += [None] * math.ceil(len(planned) / 2)
         order = rng.permutation(len(planned))
         for begin in range(0, len(planned), _CHUNK):
             part = [planned[i] for i in order[begin : begin + _CHUNK]]
-            yield _fault_chunk(side, seed, first, part, seconds)
+            made.append(partial(_fault_chunk, side, seed, first, part, seconds))
             first += len(part)
-
-
-def _needs_seconds(spec: FaultSpec) -> int:
-    whole = spec.lead_in[1] + spec.seconds + 30.0
-    return _SHORT_SECONDS if whole <= _SHORT_SECONDS else _LONG_SECONDS
+    return made
 
 
 def _fault_chunk(
@@ -113,7 +126,9 @@ def _fault_chunk(
 def _furnish(world: World, node: int, rng: Rng, workload: str) -> None:
     fill(world, node, workload, rng)
     held = _HELD.get(workload, _HELD_IN_TRAINING)
-    hold(world, node, held[rng.integers(len(held))], rng)
+    kind = held[rng.integers(len(held))]
+    hold(world, node, kind, rng)
+    world.doing[node] = f"{workload}, memory {kind}"
 
 
 def _fault_node(world: World, node: int, rng: Rng, spec: FaultSpec, magnitude: float) -> Truth:
@@ -177,55 +192,65 @@ def _decoy_node(
     return truths
 
 
-def memory_suite(side: Side, seed: int, trials: int) -> Iterator[Case]:
-    """Yield leaks that run to their end, on quiet and on churning memory, and healthy nodes.
+def memory_suite(
+    side: Side,
+    seed: int,
+    trials: int,
+    interval: float = 30.0,
+    rates: Sequence[float] = (),
+) -> list[Make]:
+    """Plan leaks that run to their end, on quiet and on churning memory, and healthy nodes.
 
-    One reading every 10 s for 5.5 hours; one GPU of a node leaks, the others do not.
+    Readings over 5.5 hours; one GPU of a node leaks, the others do not. ``rates`` in GiB/h are
+    those to leave in; all if empty.
     """
     plans: list[tuple[FaultSpec, float, str] | str] = [
         (spec, rate, kind)
         for spec in MEMORY_FAULTS.values()
         for rate in spec.magnitudes
+        if not rates or rate in rates
         for kind in ("quiet", "churning")
         for _ in range(trials)
     ]
     healthy = (*QUIET, *CHURNING, "full", "sawtooth")
     plans += [healthy[number % len(healthy)] for number in range(len(plans) // 2)]
-    for first in range(0, len(plans), _CHUNK):
-        yield _memory_chunk(side, seed, first, plans[first : first + _CHUNK])
+    return [
+        partial(_memory_chunk, side, seed, first, plans[first : first + _PART], interval)
+        for first in range(0, len(plans), _PART)
+    ]
 
 
 def _memory_chunk(
-    side: Side, seed: int, first: int, plans: Sequence[tuple[FaultSpec, float, str] | str]
+    side: Side,
+    seed: int,
+    first: int,
+    plans: Sequence[tuple[FaultSpec, float, str] | str],
+    interval: float,
 ) -> Case:
-    ticks = round(_MEMORY_HOURS * 360)
+    ticks = round(_MEMORY_HOURS * 3600.0 / interval)
     number = 100_000 + first  # nodes of no other suite
-    world = World(side=side, seed=seed, first_node=number, nodes=len(plans), ticks=ticks, dt=10.0)
+    world = World(
+        side=side, seed=seed, first_node=number, nodes=len(plans), ticks=ticks, dt=interval
+    )
     truths: list[Truth] = []
     for node, plan in enumerate(plans):
         rng = side.rng(seed, number + node, 22)
         if isinstance(plan, str):
             fill(world, node, "inference" if plan in CHURNING else "train", rng)
             hold(world, node, plan, rng)
-            truths.append(_healthy(world, node, plan))
+            world.doing[node] = f"healthy, memory {plan}"
         else:
             truths.append(_leaking(world, node, rng, *plan))
     physics.run(world)
     return Case(suite="memory", world=world, truths=tuple(truths))
 
 
-def _healthy(world: World, node: int, kind: str) -> Truth:
-    """Let false alarms of a healthy node be counted by the kind of its memory."""
-    return Truth(
-        name=f"memory {kind}", magnitude=0.0, node=world.first_node + node, gpus=(),
-        start=0.0, end=world.ticks * world.dt,
-    )  # fmt: skip
-
-
 def _leaking(world: World, node: int, rng: Rng, spec: FaultSpec, rate: float, group: str) -> Truth:
     quiet = group == "quiet"
     fill(world, node, "train" if quiet else "inference", rng)
-    hold(world, node, QUIET[rng.integers(len(QUIET))] if quiet else "churn", rng)
+    kind = QUIET[rng.integers(len(QUIET))] if quiet else "churn"
+    hold(world, node, kind, rng)
+    world.doing[node] = f"healthy, memory {kind}"
     start, gpu = world.tick(rng.uniform(3600.0, 5400.0)), int(rng.integers(GPUS))
     if quiet:
         # Room for one to two and a half hours, or for what the rate leaves of a working day.
@@ -251,8 +276,8 @@ def _leaking(world: World, node: int, rng: Rng, spec: FaultSpec, rate: float, gr
     )
 
 
-def soak(side: Side, seed: int, gpu_days: float, interval: float = 30.0) -> Iterator[Case]:
-    """Yield healthy days with all that happens on them: job changes, gaps, swaps, resets.
+def soak(side: Side, seed: int, gpu_days: float, interval: float = 60.0) -> list[Make]:
+    """Plan healthy days with all that happens on them: job changes, gaps, swaps, resets.
 
     Parameters
     ----------
@@ -264,19 +289,24 @@ def soak(side: Side, seed: int, gpu_days: float, interval: float = 30.0) -> Iter
         Sampling interval, s.
     """
     nodes = math.ceil(gpu_days / GPUS)
-    ticks = round(86_400.0 / interval)
+    return [
+        partial(_soak_chunk, side, seed, first, min(_PART, nodes - first), interval)
+        for first in range(0, nodes, _PART)
+    ]
+
+
+def _soak_chunk(side: Side, seed: int, first: int, nodes: int, interval: float) -> Case:
+    number, ticks = 200_000 + first, round(86_400.0 / interval)
+    world = World(side=side, seed=seed, first_node=number, nodes=nodes, ticks=ticks, dt=interval)
     kinds, shares = list(_SHARES), np.array(list(_SHARES.values()))
-    for first in range(0, nodes, _CHUNK):
-        size, number = min(_CHUNK, nodes - first), 200_000 + first
-        world = World(side=side, seed=seed, first_node=number, nodes=size, ticks=ticks, dt=interval)
-        truths: list[Truth] = []
-        for node in range(size):
-            rng = side.rng(seed, number + node, 23)
-            starts = np.sort(rng.uniform(1800.0, 84_000.0, 6))
-            workload = str(rng.choice(kinds, p=shares / shares.sum()))
-            truths += _decoy_node(world, node, rng, starts.tolist(), workload)
-        physics.run(world)
-        yield Case(suite="soak", world=world, truths=tuple(truths))
+    truths: list[Truth] = []
+    for node in range(nodes):
+        rng = side.rng(seed, number + node, 23)
+        starts = np.sort(rng.uniform(1800.0, 84_000.0, 6))
+        workload = str(rng.choice(kinds, p=shares / shares.sum()))
+        truths += _decoy_node(world, node, rng, starts.tolist(), workload)
+    physics.run(world)
+    return Case(suite="soak", world=world, truths=tuple(truths))
 
 
 assert set(_SHARES) == set(WORKLOADS)  # noqa: S101 - a new kind of work needs its share

@@ -89,6 +89,8 @@ class World:
         Per node: (tick, ((GPU indices, job), ...)) from which tick on these jobs run.
     events
         Per node: (tick, event).
+    doing
+        Per node: its kind of work and of memory, for the report.
     late, repeated
         Per node: ticks whose message comes one place late, or twice.
     after
@@ -121,6 +123,7 @@ class World:
     )
     events: dict[int, list[tuple[int, SampleEvent]]] = field(default_factory=dict)
     swapped: dict[tuple[int, int], int] = field(default_factory=dict)
+    doing: dict[int, str] = field(default_factory=dict)
     late: dict[int, set[int]] = field(default_factory=dict)
     repeated: dict[int, set[int]] = field(default_factory=dict)
     after: list[Callable[[World], None]] = field(default_factory=list)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ ONE = ("straggler", "gpu_missing")
 
 @pytest.fixture(scope="module")
 def case() -> Case:
-    return next(fault_suite(HELD_OUT, 5, 1, ONE))
+    return fault_suite(HELD_OUT, 5, 1, ONE)[0]()
 
 
 def flat(made: Case) -> Iterator[np.ndarray]:
@@ -30,7 +29,7 @@ def flat(made: Case) -> Iterator[np.ndarray]:
 
 
 def test_the_same_seed_gives_the_same_world(case: Case) -> None:
-    again = next(fault_suite(HELD_OUT, 5, 1, ONE))
+    again = fault_suite(HELD_OUT, 5, 1, ONE)[0]()
     assert all(
         np.array_equal(a, b, equal_nan=True) for a, b in zip(flat(case), flat(again), strict=True)
     )
@@ -38,19 +37,19 @@ def test_the_same_seed_gives_the_same_world(case: Case) -> None:
 
 
 def test_the_sides_share_no_numbers(case: Case) -> None:
-    other = next(fault_suite(TUNE, 5, 1, ONE))
+    other = fault_suite(TUNE, 5, 1, ONE)[0]()
     heat, there = (one.world.readings["temperature_celsius"] for one in (case, other))
     assert not np.array_equal(heat, there)
 
 
 def test_there_are_at_least_as_many_lookalikes_as_faults() -> None:
-    truths = [truth for case in fault_suite(TUNE, 1, 1, ONE) for truth in case.truths]
+    truths = [truth for make in fault_suite(TUNE, 1, 1, ONE) for truth in make().truths]
     faults = [truth for truth in truths if truth.spec is not None]
     assert len(truths) - len(faults) >= len(faults) > 0
 
 
 def test_readings_are_plausible_where_no_decoy_spoils_the_unit() -> None:
-    world = next(fault_suite(HELD_OUT, 6, 1, ("straggler",))).world
+    world = fault_suite(HELD_OUT, 6, 1, ("straggler",))[0]().world
     for name, values in world.readings.items():
         if name == "power_watts":
             continue  # one decoy reads milliwatts
@@ -61,7 +60,7 @@ def test_readings_are_plausible_where_no_decoy_spoils_the_unit() -> None:
 
 
 def test_healthy_boards_stay_below_their_limit() -> None:
-    made = next(soak(HELD_OUT, 3, 16.0, interval=60.0))
+    made = soak(HELD_OUT, 3, 16.0, interval=60.0)[0]()
     heat = made.world.readings["temperature_celsius"]
     assert np.nanpercentile(heat, 99.9) <= 90.0
     assert np.nanmax(made.world.readings["memory_used_bytes"]) <= CAPACITY
@@ -100,15 +99,15 @@ def test_a_straggler_is_slower_and_its_peers_wait(case: Case) -> None:
 
 
 def test_a_leak_ends_its_job_when_nothing_is_left() -> None:
-    for made in islice(memory_suite(TUNE, 2, 1), 1):
-        for truth in made.truths:
-            if truth.spec is None or truth.terminal >= made.world.ticks * made.world.dt:
-                continue
-            column = made.world.column(truth.node - made.world.first_node, truth.gpus[0])
-            used = made.world.readings["memory_used_bytes"][:, column]
-            died = made.world.tick(truth.terminal)
-            assert used[died - 3] > 0.9 * CAPACITY
-            assert used[died + 1] < 0.01 * CAPACITY
+    made = memory_suite(TUNE, 2, 1, interval=60.0)[0]()
+    for truth in made.truths:
+        if truth.spec is None or truth.terminal >= made.world.ticks * made.world.dt:
+            continue
+        column = made.world.column(truth.node - made.world.first_node, truth.gpus[0])
+        used = made.world.readings["memory_used_bytes"][:, column]
+        died = made.world.tick(truth.terminal)
+        assert used[died - 3] > 0.85 * CAPACITY
+        assert used[died + 1] < 0.01 * CAPACITY
 
 
 def test_every_fault_says_what_is_owed_for_it() -> None:

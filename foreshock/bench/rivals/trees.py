@@ -37,7 +37,9 @@ class HalfSpaceTrees:
 
     def alarms(self, world: World, prepared: Floats, setting: Setting) -> list[Alarm]:
         """Return where the rarity is above the quantile of the world's first third."""
-        third = len(prepared) // 3
+        third = max(len(prepared) // 3, _WARM_ROWS + 50)
+        if third >= len(prepared):
+            return []
         usual = np.quantile(prepared[_WARM_ROWS:third], setting["quantile"], axis=0)
         flags = prepared > np.maximum(usual, 1e-9)
         flags[:third] = False
