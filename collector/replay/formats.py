@@ -17,6 +17,7 @@ from collector.replay.scrape import is_prom_line
 from collector.replay.settings import ReplayFormat
 from collector.replay.smi import is_header, layout_of
 from collector.replay.smi_documents import is_text_start, is_xml_start
+from collector.replay.smi_screen import is_link_line, is_table_start
 from collector.replay.stats import ReplayStats
 from collector.replay.table import Role
 from collector.replay.tables import split_cells
@@ -48,6 +49,8 @@ class FileKind(StrEnum):
     WIDE = "jsonl-wide"
     SMI_XML = "smi-xml"
     SMI_TEXT = "smi-text"
+    SMI_TABLE = "smi-table"
+    NVLINK = "nvlink"
     DMON = "dmon"
     PROM = "prometheus"
     PROFILE = "nvml-profile"
@@ -134,6 +137,8 @@ _TELLING: tuple[tuple[Callable[[str], bool], FileKind], ...] = (
     (is_profile_line, FileKind.PROFILE),
     (is_dmon_header, FileKind.DMON),
     (is_prom_line, FileKind.PROM),
+    (is_table_start, FileKind.SMI_TABLE),
+    (is_link_line, FileKind.NVLINK),
 )
 
 

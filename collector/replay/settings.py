@@ -20,6 +20,8 @@ class ReplayFormat(StrEnum):
     CSV = "csv"
     SMI_XML = "smi-xml"
     SMI_TEXT = "smi-text"
+    SMI_TABLE = "smi-table"
+    NVLINK = "nvlink"
     DMON = "dmon"
     PROM = "prometheus"
     PROFILE = "nvml-profile"
@@ -37,10 +39,10 @@ class ReplaySettings(BaseModel):
     format: ReplayFormat = Field(
         default=ReplayFormat.AUTO,
         description="Format of the files: auto looks at the first lines, nvidia-smi is the CSV of "
-        "--query-gpu, smi-xml and smi-text are its -q -x and -q, dmon is its monitor mode or "
-        "that of dcgmi, prometheus is scraped text of dcgm-exporter or nvidia_gpu_exporter, "
-        "nvml-profile is a YAML profile of a simulated NVML, jsonl is foreshock's own messages "
-        "one per line, csv needs a column map.",
+        "--query-gpu, smi-xml and smi-text are its -q -x and -q, smi-table its plain table, nvlink "
+        "its list of links, dmon its monitor mode or that of dcgmi, prometheus is scraped text of "
+        "dcgm-exporter or nvidia_gpu_exporter, nvml-profile is a YAML profile of a simulated NVML, "
+        "jsonl is foreshock's own messages one per line, csv needs a column map.",
     )
     map: Path | None = Field(
         default=None,

@@ -19,6 +19,7 @@ from collector.replay.rounds import Booted, Order, Rounds
 from collector.replay.scrape import PromText
 from collector.replay.settings import ReplaySettings
 from collector.replay.smi_documents import SmiText, SmiXml
+from collector.replay.smi_screen import NvlinkList, SmiTable
 from collector.replay.stats import ReplayStats
 from collector.replay.tables import Context, MappedCsv, Reader, SmiCsv, WideJson
 from collector.source import Reading
@@ -35,6 +36,8 @@ _OWN_WORDS: Mapping[FileKind, str] = MappingProxyType(
         FileKind.MESSAGES: "foreshock's own messages",
         FileKind.SMI_XML: "the XML of nvidia-smi",
         FileKind.SMI_TEXT: "the status of nvidia-smi",
+        FileKind.SMI_TABLE: "the table of nvidia-smi",
+        FileKind.NVLINK: "nvidia-smi's list of links",
         FileKind.DMON: "the output of a monitor mode",
         FileKind.PROM: "the text of an exporter",
         FileKind.PROFILE: "a profile of devices",
@@ -170,6 +173,8 @@ _PLAIN: Mapping[FileKind, Callable[..., Reader]] = MappingProxyType(
         FileKind.SMI: SmiCsv,
         FileKind.SMI_XML: SmiXml,
         FileKind.SMI_TEXT: SmiText,
+        FileKind.SMI_TABLE: SmiTable,
+        FileKind.NVLINK: NvlinkList,
         FileKind.DMON: Dmon,
         FileKind.PROM: PromText,
         FileKind.PROFILE: Profile,

@@ -23,8 +23,13 @@ from schemas.sample import GpuInventory, ThresholdKind, ValueStatus
 __all__ = ["INSTANCE_MEMORY", "Status", "StatusRows"]
 
 # Columns that --query-gpu does not have.
-_REPLAYS, _BAR1 = "pcie.replays", "bar1.used"
-_EXTRA = {"pcie_replay_total": (_REPLAYS, ""), "bar1_used_bytes": (_BAR1, "MiB")}
+_REPLAYS, _BAR1, _LINKS_UP = "pcie.replays", "bar1.used", "nvlink.active"
+_EXTRA = {
+    "pcie_replay_total": (_REPLAYS, ""),
+    "bar1_used_bytes": (_BAR1, "MiB"),
+    "nvlink_active_links": (_LINKS_UP, ""),
+}
+_LINKS = "nvlink.links"
 #: Names under which a document may say thresholds: slowdown, shutdown, maximum operating.
 ABSOLUTE = ("limit.slowdown", "limit.shutdown", "limit.operating")
 MARGINS = ("margin.slowdown", "margin.shutdown", "margin.operating")
@@ -53,6 +58,7 @@ _COLUMNS = (
     *_ECC,
     _REPLAYS,
     _BAR1,
+    _LINKS_UP,
 )
 
 
@@ -112,7 +118,7 @@ class StatusRows:
             except ValueError as exc:
                 context.damage(status.line, f"{device.get('pci.bus_id', 'a GPU')}: {exc}")
                 continue
-            yield from context.rounds.add(_with_thresholds(row, device))
+            yield from context.rounds.add(_with_links(_with_thresholds(row, device), device))
             for instance in status.instances.get(place, ()):
                 part = _instance_of(row, instance)
                 if part is not None:
@@ -158,6 +164,13 @@ def _cell(name: str, said: Mapping[str, str]) -> str:
     text = said.get(name, "")
     # Widths are written "16x".
     return text.removesuffix("x") if name.startswith("pcie.link.width") else text
+
+
+def _with_links(row: Row, device: Mapping[str, str]) -> Row:
+    links = device.get(_LINKS, "")
+    if not links.isdecimal():
+        return row
+    return replace(row, facts=replace(row.facts, nvlink_links=int(links)))
 
 
 def _with_thresholds(row: Row, device: Mapping[str, str]) -> Row:

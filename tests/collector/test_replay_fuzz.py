@@ -57,6 +57,8 @@ FILES = (
     "smi_xml/mock_qx-gb200-lost.xml",
     "smi_captures/linux-x86_64__nvidia-h200__590.48.01.txt",
     "text/azure_bad_nvsmi8_output.txt",
+    "text/asus_bifurcation_nvidia-smi.log",
+    "kernel/gpud_nvlink_status_a100.txt",
     "scrapes/nvidia_gpu_exporter_linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01__load.prom",
     "nvml_profiles/mock-nvml-config-t4.yaml",
 )
