@@ -19,6 +19,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 from benchmarks import stages  # noqa: E402 - after the path
 from benchmarks.collector import kept_section  # noqa: E402 - same
 from benchmarks.fleet import GPUS, METRICS, messages  # noqa: E402
+from schemas.binary import encode_binary  # noqa: E402 - same
+from schemas.codec import decode_sample  # noqa: E402 - same
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 MIB = 2**20
@@ -41,10 +43,14 @@ def machine() -> str:
     return f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}, {libraries}"
 
 
-def with_kafka(nodes: int, ticks: int, bootstrap: str | None) -> stages.Measured | None:
+def with_kafka(nodes: int, ticks: int, bootstrap: str | None) -> list[stages.Measured]:
     """Measure against the broker given, else against one started from Maven artifacts."""
+
+    def both(at: str) -> list[stages.Measured]:
+        return [stages.kafka_to_alerts(at, nodes, ticks, binary=binary) for binary in (False, True)]
+
     if bootstrap:
-        return stages.kafka_to_alerts(bootstrap, nodes, ticks)
+        return both(bootstrap)
     from kafka_broker import BrokerMissingError, start_kafka  # noqa: PLC0415 - optional
 
     with tempfile.TemporaryDirectory() as folder:
@@ -52,9 +58,9 @@ def with_kafka(nodes: int, ticks: int, bootstrap: str | None) -> stages.Measured
             broker = start_kafka(Path(folder))
         except BrokerMissingError as exc:
             print(f"No Kafka, so that stage is left out: {exc}", file=sys.stderr)
-            return None
+            return []
         try:
-            return stages.kafka_to_alerts(broker.bootstrap, nodes, ticks)
+            return both(broker.bootstrap)
         finally:
             broker.stop()
 
@@ -86,13 +92,17 @@ def main() -> None:
     bodies = [body for _, body in messages(64, 40)]
     rows = [
         stages.decode(bodies),
+        stages.decode([encode_binary(decode_sample(body)) for body in bodies], binary=True),
         stages.engine(1, args.ticks * 10, batch=1),
         stages.engine(8, args.ticks * 5),
         stages.engine(64, args.ticks),
         stages.engine(args.nodes, args.ticks),
+        stages.engine(4096, 4),
+        stages.engine(16384, 3),
+        stages.records(args.nodes, args.ticks // 2, binary=False),
+        stages.records(args.nodes, args.ticks // 2, binary=True),
     ]
-    kafka = with_kafka(args.nodes, args.ticks * 2, args.kafka)
-    rows += [kafka] if kafka else []
+    rows += with_kafka(args.nodes, args.ticks * 2, args.kafka)
     rows.append(stages.river_per_sample())
     saved, size = stages.snapshot(10_000)
     facts = [

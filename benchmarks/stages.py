@@ -9,15 +9,18 @@ import resource
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from river import anomaly  # noqa: TID251 - the rival that is measured beside
 
-from benchmarks.fleet import GPUS, METRICS, messages
+from benchmarks.fleet import GPUS, METRICS, T0, messages
 from bus import open_bus
+from bus.protocol import Record
 from bus.settings import BusSettings, KafkaSettings
 from detector.engine import Engine
 from detector.registry import build
@@ -25,12 +28,28 @@ from detector.service import DetectorService
 from detector.settings import DetectorSettings
 from detector.snapshot import Snapshot, pack
 from detector.snapshots import FileSnapshots
-from schemas.codec import decode_sample, sample_headers
+from detector.worker import SampleWorker
+from schemas.binary import BINARY_CONTENT_TYPE, encode_binary
+from schemas.codec import (
+    CONTENT_TYPE_HEADER,
+    JSON_CONTENT_TYPE,
+    decode_sample,
+    sample_headers,
+)
 from schemas.topics import SAMPLES
 
-__all__ = ["Measured", "decode", "engine", "kafka_to_alerts", "river_per_sample", "snapshot"]
+__all__ = [
+    "Measured",
+    "decode",
+    "engine",
+    "kafka_to_alerts",
+    "records",
+    "river_per_sample",
+    "snapshot",
+]
 
 _DEADLINE_SECONDS = 300.0
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,28 +76,76 @@ def _best(repeat: int, work: Callable[[], object]) -> float:
     return best
 
 
-def decode(bodies: Sequence[bytes]) -> Measured:
-    """JSON bytes to checked NodeSamples."""
-    seconds = _best(3, lambda: [decode_sample(body) for body in bodies])
-    return Measured(stage="decode (JSON)", samples=len(bodies) * GPUS, seconds=seconds)
+def decode(bodies: Sequence[bytes], *, binary: bool = False) -> Measured:
+    """Bytes to checked NodeSamples, their numbers packed for the engine."""
+    kind = BINARY_CONTENT_TYPE if binary else JSON_CONTENT_TYPE
+    seconds = _best(5, lambda: [decode_sample(body, kind) for body in bodies])
+    name = "decode (binary)" if binary else "decode (JSON)"
+    return Measured(stage=name, samples=len(bodies) * GPUS, seconds=seconds)
 
 
 def engine(nodes: int, ticks: int, batch: int = 512) -> Measured:
-    """Run decoded messages through all stream detectors, windows included."""
-    samples = [decode_sample(body) for _, body in messages(nodes, ticks)]
-    best, alerts = float("inf"), 0
-    for _ in range(3):
-        subject = Engine(build(), topic=SAMPLES.name, partition=0)
+    """Run decoded messages through all stream detectors, windows included.
+
+    The first two ticks are not counted: a fleet is met once. Messages are made and decoded in
+    between, so that a fleet of any size fits into memory.
+    """
+    subject = Engine(build(), topic=SAMPLES.name, partition=0)
+    seconds, alerts, done = 0.0, 0, 0
+    for chunk in _chunks((body for _, body in messages(nodes, ticks + 2)), batch):
+        samples = [decode_sample(body) for body in chunk]
         start = time.perf_counter()
-        for first in range(0, len(samples), batch):
-            alerts += len(subject.process(samples[first : first + batch]).alerts)
-        best = min(best, time.perf_counter() - start)
+        alerts += len(subject.process(samples).alerts)
+        taken = time.perf_counter() - start
+        counted = sum(sample.seq >= 2 for sample in samples)
+        seconds += taken * counted / len(samples)
+        done += counted
     return Measured(
-        stage=f"engine, {nodes * GPUS} GPUs",
-        samples=len(samples) * GPUS,
-        seconds=best,
+        stage=f"engine, {nodes * GPUS:,} GPUs",
+        samples=done * GPUS,
+        seconds=seconds,
         note=f"{alerts} alerts",
     )
+
+
+def records(nodes: int, ticks: int, *, binary: bool) -> Measured:
+    """Run records as they lie in the log up to the messages that are sent: all but the bus.
+
+    Decoding, all stream detectors, windows, and encoding what is said; steady state, best of 3.
+    """
+    kind = BINARY_CONTENT_TYPE if binary else JSON_CONTENT_TYPE
+    log = [
+        Record(
+            topic=SAMPLES.name,
+            partition=0,
+            offset=offset,
+            arrived_ms=T0 + offset,
+            key=key,
+            value=encode_binary(decode_sample(body)) if binary else body,
+            headers=((CONTENT_TYPE_HEADER, kind),),
+        )
+        for offset, (key, body) in enumerate(messages(nodes, ticks + 2))
+    ]
+    best = float("inf")
+    for _ in range(3):
+        worker, first = SampleWorker(build(), 0), 2 * nodes
+        for chunk in _chunks(log[:first], 512):
+            worker.process(chunk, caught_up=False)
+        start = time.perf_counter()
+        for chunk in _chunks(log[first:], 512):
+            worker.process(chunk, caught_up=False)
+        best = min(best, time.perf_counter() - start)
+    return Measured(
+        stage=f"records to messages ({'binary' if binary else 'JSON'}), {nodes * GPUS:,} GPUs",
+        samples=nodes * ticks * GPUS,
+        seconds=best,
+    )
+
+
+def _chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    source = iter(items)
+    while chunk := list(islice(source, size)):
+        yield chunk
 
 
 def river_per_sample(count: int = 3000) -> Measured:
@@ -125,7 +192,7 @@ def snapshot(gpus: int) -> tuple[Measured, int]:
     return measured, len(pack(taken(9)))
 
 
-def kafka_to_alerts(bootstrap: str, nodes: int, ticks: int) -> Measured:
+def kafka_to_alerts(bootstrap: str, nodes: int, ticks: int, *, binary: bool) -> Measured:
     """Read a backlog on real Kafka with the detector service, until there is no lag.
 
     Time runs from the first assignment on; joining the group is not throughput.
@@ -139,7 +206,7 @@ def kafka_to_alerts(bootstrap: str, nodes: int, ticks: int) -> Measured:
         )
     )
     bus.create_topics()
-    total = _fill(bus, prefix, nodes, ticks)
+    total = _fill(bus, prefix, nodes, ticks, binary=binary)
     with tempfile.TemporaryDirectory() as folder:
         service = DetectorService(bus, DetectorSettings(), prefix=prefix, data_dir=Path(folder))
         stop = threading.Event()
@@ -155,19 +222,22 @@ def kafka_to_alerts(bootstrap: str, nodes: int, ticks: int) -> Measured:
     bus.close()
     cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
     return Measured(
-        stage=f"Kafka to alerts, {nodes * GPUS} GPUs",
+        stage=f"Kafka to alerts ({'binary' if binary else 'JSON'}), {nodes * GPUS:,} GPUs",
         samples=total * GPUS,
         seconds=seconds,
         note=f"{cpu:.1f} s of CPU for both tiers and all client threads",
     )
 
 
-def _fill(bus: object, prefix: str, nodes: int, ticks: int) -> int:
+def _fill(bus: object, prefix: str, nodes: int, ticks: int, *, binary: bool) -> int:
     publisher = bus.publisher(client_id="bench")  # type: ignore[attr-defined]  # any transport
     count = 0
     headers = None
     for key, body in messages(nodes, ticks):
-        headers = headers or sample_headers(decode_sample(body))
+        sample = decode_sample(body) if binary or headers is None else None
+        if sample is not None:
+            headers = headers or sample_headers(sample, binary=binary)
+            body = encode_binary(sample) if binary else body  # noqa: PLW2901 - another form of it
         while True:
             try:
                 publisher.send(SAMPLES.full_name(prefix), key=key, value=body, headers=headers)
