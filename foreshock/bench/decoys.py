@@ -33,13 +33,21 @@ def _quiet(world: World, rows: slice | int, ticks: slice) -> None:
     world.spin[ticks, rows] = False
 
 
+def _start_again(world: World, placed: Placed, name: str) -> None:
+    """Start new jobs on the same groups of GPUs as before."""
+    before = [jobs for _, jobs in world.jobs.get(placed.node, ()) if jobs]
+    groups = tuple(part for part, _ in before[-1]) if before else ()
+    if groups:
+        start_job(world, placed.node, placed.end, name, groups)
+
+
 def _job_change(world: World, placed: Placed, rng: Rng) -> None:
     """End the job, wait, start another one: loading, stairs of memory, another level."""
     rows, loading = world.rows(placed.node), world.tick(25.0)
     _quiet(world, rows, placed.ticks)
     world.memory[placed.ticks, rows] = 3.0 * 2**20
     world.jobs.setdefault(placed.node, []).append((placed.start, ()))
-    start_job(world, placed.node, placed.end, "next")
+    _start_again(world, placed, "next")
     up = slice(placed.end, min(placed.end + loading, world.ticks))
     world.activity[up, rows], world.utilization[up, rows] = 0.07, 0.3
     seconds = np.arange(world.ticks - placed.end) * world.dt
@@ -64,7 +72,7 @@ def _staggered_stop(world: World, placed: Placed, rng: Rng) -> None:
         _quiet(world, first + gpu, slice(at, placed.end))
         world.memory[at : placed.end, first + gpu] = 3.0 * 2**20
     world.jobs.setdefault(placed.node, []).append((placed.end - 1, ()))
-    start_job(world, placed.node, placed.end, "again")
+    _start_again(world, placed, "again")
 
 
 def _rank0_alone(world: World, placed: Placed, rng: Rng) -> None:
@@ -143,9 +151,9 @@ def _swap(world: World, placed: Placed, rng: Rng) -> None:
     rows = world.rows(placed.node)
     _quiet(world, rows, placed.ticks)
     world.reported[placed.ticks, placed.node] = False
-    world.resistance[placed.end :, _column(world, placed)] *= rng.uniform(0.85, 1.2)
+    world.resistance[placed.end :, _column(world, placed)] *= rng.uniform(0.85, 1.0)
     world.jobs.setdefault(placed.node, []).append((placed.end - 1, ()))
-    start_job(world, placed.node, placed.end, "swapped")
+    _start_again(world, placed, "swapped")
 
 
 def _spike(world: World, placed: Placed, rng: Rng) -> None:

@@ -45,7 +45,7 @@ class Size:
     """
 
     trials: int = 5
-    tuning_trials: int = 2
+    tuning_trials: int = 1
     leak_trials: int = 6
     gpu_days: float = 300.0
     memory_interval: float = 30.0
