@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from collector.amdwords import CLOCKS, DICTS, TEMPERATURES, first, number, status_of, text
 from collector.replay.identity import Devices
 from collector.source import Reading
 from schemas.sample import CollectorState, GpuInventory, Inventory, ValueStatus
@@ -24,15 +25,8 @@ __all__ = ["AmdSource", "load_amdsmi"]
 log = structlog.get_logger()
 
 AmdModule = Any  # a module without types, or a stand-in with the same names
-MIB = 2.0**20
-#: Status codes of amdsmi_status_t: not supported, not yet implemented; no permission.
-_UNSUPPORTED = frozenset({2, 3})
-_NO_PERMISSION = 10
 _RETRY_MS = 10_000
 _REFRESH_MS = 60_000
-_ABSENT = frozenset({"N/A", None})
-# 16, 32 and 64 bits all ones: the library's blanks that slip through.
-_BLANKS = frozenset({0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 
 
 def load_amdsmi() -> AmdModule | None:
@@ -147,16 +141,16 @@ class AmdSource:
     def _facts(self, handle: object, index: int) -> GpuInventory:
         asic = self._ask("amdsmi_get_gpu_asic_info", handle)
         driver = self._ask("amdsmi_get_gpu_driver_info", handle)
-        self._driver = _text(driver, "driver_version") or self._driver
+        self._driver = text(driver, "driver_version") or self._driver
         uuid, pci = self._word("uuid", handle), self._word("bdf", handle)
-        model = _text(asic, "market_name")
+        model = text(asic, "market_name")
         gpu = self._devices.identify(self._node, uuid=uuid, pci=pci, index=index, model=model)
         return GpuInventory(
             gpu=gpu if gpu.startswith("GPU-") else f"GPU-{gpu}",
             index=index,
             model=model,
             pci=pci,
-            serial=_text(asic, "asic_serial"),
+            serial=text(asic, "asic_serial"),
         )
 
     def _word(self, what: str, handle: object) -> str | None:
@@ -168,24 +162,24 @@ class AmdSource:
     def _card(self, card: _Card) -> _Answers:
         answers = _Answers()
         handle = card.handle
-        for name, wanted in _DICTS.items():
+        for name, wanted in DICTS.items():
             said, status = self._call(name, handle)
             for metric, (keys, factor) in wanted.items():
-                _keep(answers, metric, _first(said, keys), factor, status)
-        for metric, (kind, sensor) in _TEMPERATURES.items():
+                _keep(answers, metric, first(said, keys), factor, status)
+        for metric, (kind, sensor) in TEMPERATURES.items():
             found, status = self._temperature(handle, kind, sensor)
             _keep(answers, metric, found, 1.0, status)
-        for metrics, clock in _CLOCKS:
+        for metrics, clock in CLOCKS:
             said, status = self._clock(handle, clock)
             for metric, keys in metrics.items():
-                _keep(answers, metric, _first(said, keys), 1e6, status)
+                _keep(answers, metric, first(said, keys), 1e6, status)
         self._energy(handle, answers)
         return answers
 
     def _energy(self, handle: object, answers: _Answers) -> None:
         said, status = self._call("amdsmi_get_energy_count", handle)
-        ticks = _number(_first(said, ("energy_accumulator", "power")))
-        step = _number(_first(said, ("counter_resolution",)))
+        ticks = number(first(said, ("energy_accumulator", "power")))
+        step = number(first(said, ("counter_resolution",)))
         joules = None if ticks is None or step is None else ticks * step * 1e-6
         _keep(answers, "energy_joules_total", joules, 1.0, status)
 
@@ -211,7 +205,7 @@ class AmdSource:
         try:
             return function(*arguments), None
         except Exception as exc:  # noqa: BLE001 - see close
-            return None, _status_of(exc)
+            return None, status_of(exc)
 
     def _ask(self, name: str, handle: object) -> object:
         return self._call(name, handle)[0]
@@ -247,7 +241,7 @@ class AmdSource:
         for card in self._cards:
             said, _ = self._call("amdsmi_get_gpu_process_list", card.handle)
             if isinstance(said, list):
-                pids = (_number(_first(one, ("pid",))) for one in said)
+                pids = (number(first(one, ("pid",))) for one in said)
                 found[card.facts.gpu] = tuple(sorted({int(p) for p in pids if p is not None}))
         return found or None
 
@@ -268,89 +262,16 @@ class AmdSource:
         self._state = state
 
 
-Wanted = dict[str, tuple[tuple[str, ...], float]]
-
-#: Function to {metric: (keys of its answer, best first; factor to the base unit)}.
-_DICTS: dict[str, Wanted] = {
-    "amdsmi_get_gpu_activity": {
-        "gpu_utilization_ratio": (("gfx_activity",), 0.01),
-        "memory_utilization_ratio": (("umc_activity",), 0.01),
-        "decoder_utilization_ratio": (("mm_activity",), 0.01),
-    },
-    "amdsmi_get_gpu_vram_usage": {
-        "memory_used_bytes": (("vram_used",), MIB),
-        "memory_total_bytes": (("vram_total",), MIB),
-    },
-    "amdsmi_get_power_info": {
-        "power_watts": (("socket_power", "current_socket_power", "average_socket_power"), 1.0),
-    },
-    "amdsmi_get_power_cap_info": {
-        "power_limit_watts": (("power_cap",), 1e-6),
-        "power_default_limit_watts": (("default_power_cap",), 1e-6),
-    },
-    "amdsmi_get_gpu_total_ecc_count": {
-        "ecc_corrected_total": (("correctable_count",), 1.0),
-        "ecc_uncorrected_total": (("uncorrectable_count",), 1.0),
-    },
-    "amdsmi_get_pcie_info": {
-        "pcie_width_lanes": (("pcie_metric.pcie_width",), 1.0),
-        "pcie_replay_total": (("pcie_metric.pcie_replay_count",), 1.0),
-    },
-}
-_TEMPERATURES = {
-    "temperature_celsius": ("HOTSPOT", "CURRENT"),
-    "memory_temperature_celsius": ("VRAM", "CURRENT"),
-}
-_CLOCKS: tuple[tuple[dict[str, tuple[str, ...]], str], ...] = (
-    ({"sm_clock_hertz": ("clk", "cur_clk"), "sm_clock_max_hertz": ("max_clk",)}, "GFX"),
-    ({"memory_clock_hertz": ("clk", "cur_clk")}, "MEM"),
-)
-
-
 def _any_value(answers: _Answers) -> bool:
     """Tell whether a card gave any number."""
     return any(value is not None for value in answers.values.values())
 
 
-def _status_of(exc: Exception) -> str:
-    code = getattr(exc, "err_code", None)
-    if code is None:
-        ask = getattr(exc, "get_error_code", None)
-        code = ask() if callable(ask) else None
-    if code in _UNSUPPORTED:
-        return str(ValueStatus.UNSUPPORTED)
-    if code == _NO_PERMISSION:
-        return str(ValueStatus.NO_PERMISSION)
-    # 999: unknown error, as NVML says it. amdsmi's own numbers mean other things there.
-    return "error:999"
-
-
-def _first(said: object, keys: tuple[str, ...]) -> object:
-    for key in keys:
-        value = said
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if value not in _ABSENT:
-            return value
-    return None
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value in _BLANKS:
-        return None
-    return float(value)
-
-
-def _text(said: object, key: str) -> str | None:
-    value = _first(said, (key,))
-    return value if isinstance(value, str) and value else None
-
-
 def _keep(answers: _Answers, metric: str, value: object, factor: float, status: str | None) -> None:
-    number = _number(value)
-    if number is None:
+    found = number(value)
+    if found is None:
         answers.values[metric] = None
         answers.status[metric] = status or str(ValueStatus.UNSUPPORTED)
         return
-    scaled = number * factor if factor >= 1.0 else number / round(1.0 / factor)
+    scaled = found * factor if factor >= 1.0 else found / round(1.0 / factor)
     answers.values[metric] = scaled
