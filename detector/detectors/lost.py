@@ -20,6 +20,7 @@ from schemas.alert import Action, Evidence, Scope, Severity
 __all__ = ["DETECTOR", "Lost"]
 
 AnyArray = np.ndarray[Any, np.dtype[Any]]  # state arrays have many dtypes
+_WAITS = 0.75  # between the exit and the enter threshold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,11 @@ class Lost:
     missing_seconds, missing_samples
         How long a known GPU must be off the list: the list is read anew when its length
         changes, and for one reading it may be short.
+    return_seconds
+        How long GPUs may take to come back after a gap in which the node did not tell of them,
+        s: after a reload of the driver they are listed one by one, some seconds each.
+    gap_intervals
+        From how many usual intervals on the time since the last reading is such a gap.
     exit_seconds
         How long the GPU must be back, s.
 
@@ -38,7 +44,8 @@ class Lost:
     -----
     ``lost`` is NVML return code 15, GPU_IS_LOST: a fact of one sample. ``missing`` counts only
     while the collector itself is well and still sees other GPUs; if none answers, the node is
-    blind, which is one event of the node and not eight lost GPUs.
+    blind, which is one event of the node and not eight lost GPUs. The blind time is nobody's
+    absence: it counts neither for the hold nor as the start of the alert.
 
     References
     ----------
@@ -48,16 +55,19 @@ class Lost:
     --------
     >>> frame = Frame.of(metrics={"temperature_celsius": [np.nan, 40.0]}, ts=[0, 0])
     >>> frame.lost[0] = True
-    >>> Lost().step(frame, {}, {}).judgements["lost"].score
+    >>> fresh = {"returning": np.zeros(2, dtype=np.float32)}
+    >>> Lost().step(frame, fresh, {}).judgements["lost"].score
     array([1., 0.])
     """
 
     missing_seconds: float = 5.0
     missing_samples: int = 3
+    return_seconds: float = 30.0
+    gap_intervals: float = 1.5
     exit_seconds: float = 30.0
 
     name: ClassVar[str] = "lost"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     family: ClassVar[str] = "gpu_lost"
     scope: ClassVar[Scope] = Scope.GPU
     peers: ClassVar[bool] = False
@@ -78,18 +88,22 @@ class Lost:
         )
 
     def fields(self) -> Mapping[str, Field]:
-        """No state: both facts stand in the frame."""
-        return {}
+        """How much longer the GPU may take to come back, s."""
+        return {"returning": Field("f4", 0.0)}
 
     def step(
         self, frame: Frame, state: Mapping[str, AnyArray], firing: Mapping[str, BoolArray]
     ) -> Step:
         """Score 1 where the fact holds, 0 where the GPU answers, NaN where neither is known."""
-        del state, firing
+        del firing
+        gap = frame.dt > self.gap_intervals * frame.interval
+        left = np.where(gap, self.return_seconds, state["returning"] - frame.elapsed)
+        returning = np.maximum(left, 0.0)
         answers = np.isfinite(frame.x).any(axis=0)
         replaced = frame.gone & ~frame.absent
         lost = np.where(frame.lost, 1.0, np.where(answers | replaced, 0.0, np.nan))
-        missing = np.where(frame.absent, 1.0, 0.0)
+        # Neither opens an alert nor ends one that was open before the gap.
+        missing = np.where(frame.absent, np.where(returning > 0.0, _WAITS, 1.0), 0.0)
         return Step(
             judgements={
                 "lost": Judgement(score=lost, severity=uniform_severity(lost, Severity.CRITICAL)),
@@ -97,7 +111,7 @@ class Lost:
                     score=missing, severity=uniform_severity(missing, Severity.CRITICAL)
                 ),
             },
-            state={},
+            state={"returning": returning.astype(np.float32)},
         )
 
     def explain(self, kind: str, row: RowView) -> Explanation:
