@@ -79,7 +79,7 @@ class NearLimit:
     exit_seconds: float = 60.0
 
     name: ClassVar[str] = "near_limit"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     family: ClassVar[str] = "thermal_fault"
     scope: ClassVar[Scope] = Scope.GPU
     peers: ClassVar[bool] = False
@@ -132,22 +132,27 @@ class NearLimit:
         return Step(
             judgements={"near_limit": Judgement(score=score, severity=severity.astype(np.int8))},
             state={"margin": margin.astype(np.float32)},
-            columns={"smoothed_margin_celsius": margin},
+            columns={
+                "smoothed_margin_celsius": margin,
+                # At which temperature the margin is 0: it belongs to the device and stands still.
+                "limit_celsius": heat + frame["temperature_margin_celsius"],
+            },
         )
 
     def explain(self, kind: str, row: RowView) -> Explanation:
         """Word the distance to the limit."""
         del kind
-        margin = row["smoothed_margin_celsius"]
-        heat = row.value("temperature_celsius")
-        at = "" if heat is None else f" at {heat:.0f} °C"
-        where = (
-            f"is {margin:.0f} °C below its thermal limit"
-            if margin > 0
-            else f"has reached its thermal limit (margin {margin:.0f} °C)"
-        )
+        margin, limit = row["smoothed_margin_celsius"], row.value("limit_celsius")
+        # The temperature of the same seconds, so that it and the margin make up the limit.
+        heat = None if limit is None else round(limit) - round(margin)
+        of = "" if limit is None else f" of {round(limit)} °C"
+        at = "" if heat is None else f", at {heat} °C"
+        far = abs(round(margin))
+        where = {1: f"is {far} °C below", 0: "has reached", -1: f"is {far} °C above"}
+        side = int(np.sign(round(margin)))
         return Explanation(
-            summary=f"{where}{at}",
+            summary=f"{where[side]} its thermal limit{of}{at} in the mean of "
+            f"{self.smooth_seconds:.0f} s",
             evidence=(
                 Evidence(
                     metric="temperature_margin_celsius",
@@ -156,7 +161,12 @@ class NearLimit:
                     expected_low=self.enter_celsius,
                     window_seconds=self.smooth_seconds,
                 ),
-                Evidence(metric="temperature_celsius", value=heat, unit="°C"),
+                Evidence(
+                    metric="temperature_celsius",
+                    value=None if limit is None else limit - margin,
+                    unit="°C",
+                    window_seconds=self.smooth_seconds,
+                ),
                 Evidence(metric="power_watts", value=row.value("power_watts"), unit="W"),
                 Evidence(metric="fan_ratio", value=row.value("fan_ratio"), unit=""),
             ),

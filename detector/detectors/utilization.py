@@ -209,8 +209,9 @@ class Utilization:
         lost = max(0.0, 1.0 - mean)
         return Explanation(
             summary=(
-                f"is used for {mean:.0%} of the time over the last hour: {lost:.0%} of every "
-                f"GPU-hour ({lost:.2f} GPU-hours an hour) is lost"
+                f"is used for {mean:.0%} of the time (mean of "
+                f"{self.low_smooth_seconds / 60.0:.0f} min), and has been used that little for "
+                f"{self.low_seconds / 60.0:.0f} min or longer: {lost:.0%} of every GPU-hour is lost"
             ),
             evidence=(
                 Evidence(
