@@ -247,10 +247,11 @@ class Clockwork:
     def _forget(self, now_ms: int) -> int:
         """Remove what is older than it is kept, a little at a time."""
         before_ms = now_ms - self._periods.retention_ms
+        # By the store's own clock: a replay of old telemetry is kept as long as anything else.
         old = (
             sa.select(alert.c.alert_id)
-            .where(alert.c.state == State.RESOLVED.value, alert.c.ended_ms < before_ms)
-            .order_by(alert.c.ended_ms)
+            .where(alert.c.state == State.RESOLVED.value, alert.c.changed_ms < before_ms)
+            .order_by(alert.c.changed_ms)
             .limit(_BATCH)
         )
         with self._database.read() as connection:

@@ -92,12 +92,13 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A delivery that is due."""
+    """A delivery that is due; ``attempts`` were made, of which the receiver may know."""
 
     delivery_id: int
     endpoint: str
     alert_id: str
     kind: str
+    attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,9 @@ class Circumstances:
     alert
         The alert as it stands.
     told
-        Whether this endpoint was told anything of the alert before.
+        Whether this endpoint was told anything of the alert before, or may have been.
+    attempted
+        Whether this very delivery was tried: it is then carried through, in its order.
     last_told_ms
         When it last was, or None.
     newer
@@ -122,6 +125,7 @@ class Circumstances:
 
     alert: AlertFacts
     told: bool = False
+    attempted: bool = False
     last_told_ms: int | None = None
     newer: bool = False
     silenced_by: str | None = None
@@ -172,7 +176,7 @@ def _silenced(_kind: str, found: Circumstances, _timing: Timing, _now: int) -> R
 
 def _merged(kind: str, found: Circumstances, _timing: Timing, _now: int) -> Ruling | None:
     """Tell a beginning that nobody has heard of by its end, or by its newest state."""
-    if kind in _ENDS or found.told:
+    if kind in _ENDS or found.told or found.attempted:
         return None
     if found.newer or found.alert.state == State.RESOLVED:
         return _cancel("merged", "A newer notice of the same alert tells it.")
@@ -186,6 +190,8 @@ def _untold(kind: str, found: Circumstances, timing: Timing, _now: int) -> Rulin
 
 
 def _superseded(kind: str, found: Circumstances, _timing: Timing, _now: int) -> Ruling | None:
+    if found.attempted:
+        return None
     if kind not in _ENDS and found.alert.state == State.RESOLVED:
         return _cancel("merged", "The alert has ended meanwhile; its end is told instead.")
     return None
@@ -204,7 +210,9 @@ def _snoozed(kind: str, found: Circumstances, _timing: Timing, now_ms: int) -> R
     return _hold("snoozed", "The alert is snoozed.", until)
 
 
-def _settling(_kind: str, found: Circumstances, timing: Timing, now_ms: int) -> Ruling | None:
+def _settling(kind: str, found: Circumstances, timing: Timing, now_ms: int) -> Ruling | None:
+    if kind in _ENDS and found.told:
+        return None
     if now_ms >= timing.settle_until_ms or found.alert.received_ms >= timing.started_ms:
         return None
     reason = "It was open before the service started; what is still true is told soon."
@@ -308,6 +316,7 @@ class Decisions:
                 Circumstances(
                     alert=found,
                     told=key in told,
+                    attempted=one.attempts > 0,
                     last_told_ms=told.get(key),
                     newer=newest.get(key, 0) > one.delivery_id,
                     silenced_by=silenced.get(one.alert_id),
@@ -330,10 +339,14 @@ def facts_of(connection: sa.Connection, ids: set[str]) -> dict[str, AlertFacts]:
     return {row["alert_id"]: AlertFacts.of(row) for row in rows}
 
 
-def _told(connection: sa.Connection, ids: Mapping[str, object]) -> dict[tuple[str, str], int]:
+def _told(
+    connection: sa.Connection, ids: Mapping[str, object]
+) -> dict[tuple[str, str], int | None]:
+    """Return when each endpoint was last told; None where it may have been, unconfirmed."""
+    done = sa.case((delivery.c.state == DeliveryState.DONE, delivery.c.finished_ms))
     query = (
-        sa.select(delivery.c.alert_id, delivery.c.endpoint, sa.func.max(delivery.c.finished_ms))
-        .where(delivery.c.alert_id.in_(sorted(ids)), delivery.c.state == DeliveryState.DONE)
+        sa.select(delivery.c.alert_id, delivery.c.endpoint, sa.func.max(done))
+        .where(delivery.c.alert_id.in_(sorted(ids)), delivery.c.attempts > 0)
         .group_by(delivery.c.alert_id, delivery.c.endpoint)
     )
     return {(row[0], row[1]): row[2] for row in connection.execute(query)}

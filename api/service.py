@@ -128,7 +128,14 @@ class ApiService:
         sender = HttpSender(
             connect_seconds=delivery.connect_seconds, total_seconds=delivery.total_seconds
         )
-        outbox = Outbox(database, owner=secrets.token_hex(8), lease_seconds=delivery.lease_seconds)
+        routing = self._routing(database)
+        decisions = self._decisions(routing)
+        outbox = Outbox(
+            database,
+            owner=secrets.token_hex(8),
+            lease_seconds=delivery.lease_seconds,
+            decisions=decisions,
+        )
         outbox.sync_endpoints(self._settings.endpoints, time.time_ns() // 1_000_000)
         worker = DeliveryWorker(
             outbox=outbox,
@@ -138,7 +145,6 @@ class ApiService:
             metrics=self._metrics,
         )
         feed = Feed()
-        routing = self._routing(database)
         ingest = self._ingest(database, routing, feed, worker)
 
         def changed() -> None:
@@ -157,7 +163,7 @@ class ApiService:
             feed=feed,
             readiness=self._readiness,
             routing=routing,
-            decisions=self._decisions(routing),
+            decisions=decisions,
             box=self._box(),
             on_change=worker.wake,
         )

@@ -110,7 +110,7 @@ alert = sa.Table(
         sqlite_where=_FLAPS,
         postgresql_where=_FLAPS,
     ),
-    sa.Index("ix_alert_ended", "ended_ms"),
+    sa.Index("ix_alert_changed", "changed_ms"),
     sa.Index("ix_alert_job", "job", "started_ms"),
     sa.Index("ix_alert_open", "started_ms", "alert_id", **_WHILE_OPEN),
     sa.Index("ix_alert_open_node", "node", **_WHILE_OPEN),

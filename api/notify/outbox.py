@@ -17,12 +17,15 @@ import orjson
 import sqlalchemy as sa
 
 from api.database import Database
+from api.decision import Action, Decisions, Waiting
 from api.notify.retry import Decision, Outcome, Verdict
 from api.settings import EndpointSettings
 from api.tables import DeliveryState, attempt, delivery, endpoint, event
 
 __all__ = ["Claim", "Outbox"]
 
+#: Deliveries of one endpoint that are ruled on in one claim.
+_RULED_AT_ONCE = 200
 _WAITING = (DeliveryState.PENDING, DeliveryState.LEASED)
 
 
@@ -59,9 +62,19 @@ class Outbox:
         Unique name of this process's leases.
     lease_seconds
         How long a lease lasts without renewal.
+    decisions
+        Asked about each delivery when it is claimed; None sends everything.
     """
 
-    def __init__(self, database: Database, *, owner: str, lease_seconds: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        owner: str,
+        lease_seconds: float,
+        decisions: Decisions | None = None,
+    ) -> None:
+        self._decisions = decisions
         self._database = database
         self._owner = owner
         self._lease_ms = int(lease_seconds * 1000)
@@ -130,7 +143,10 @@ class Outbox:
     def _claim_of(
         self, connection: sa.Connection, name: str, wanted: int, now_ms: int
     ) -> list[Claim]:
-        rows = connection.execute(_DUE, {"name": name, "now": now_ms, "wanted": wanted}).all()
+        # More than is wanted: what is cancelled or held must not hold up what is sent.
+        batch = wanted if self._decisions is None else max(wanted, _RULED_AT_ONCE)
+        key = {"name": name, "now": now_ms, "wanted": batch}
+        rows = self._ruled(connection, connection.execute(_DUE, key).all(), name, now_ms)[:wanted]
         claims = [
             Claim(
                 id=row.id,
@@ -144,6 +160,37 @@ class Outbox:
         ]
         self._lease(connection, [c.id for c in claims], now_ms)
         return claims
+
+    # Any: a row has no type of its columns.
+    def _ruled(
+        self, connection: sa.Connection, rows: Sequence[Any], name: str, now_ms: int
+    ) -> list[Any]:
+        """Return the deliveries that are to be sent; cancel or put off the others."""
+        if self._decisions is None:
+            return list(rows)
+        waiting = [
+            Waiting(
+                delivery_id=row.id,
+                endpoint=name,
+                alert_id=row.alert_id,
+                kind=row.kind,
+                attempts=row.attempts,
+            )
+            for row in rows
+        ]
+        rulings = self._decisions.rule(connection, waiting, now_ms)
+        for delivery_id, ruling in rulings.items():
+            values: dict[str, object] = {"note": ruling.reason}
+            if ruling.action is Action.SEND:
+                continue
+            if ruling.action is Action.CANCEL:
+                values |= {"state": DeliveryState.CANCELLED, "finished_ms": now_ms}
+            else:
+                values |= {"next_at_ms": ruling.until_ms or now_ms}
+            connection.execute(
+                sa.update(delivery).where(delivery.c.id == delivery_id).values(values)
+            )
+        return [row for row in rows if rulings[row.id].action is Action.SEND]
 
     def _lease(self, connection: sa.Connection, ids: Collection[int], now_ms: int) -> None:
         if ids:
@@ -217,6 +264,8 @@ _earlier = delivery.alias("earlier")
 _DUE = (
     sa.select(
         delivery.c.id,
+        delivery.c.alert_id,
+        delivery.c.kind,
         delivery.c.webhook_id,
         delivery.c.attempts,
         delivery.c.refusals,

@@ -20,7 +20,7 @@ import structlog
 
 from api.database import Database
 from api.service import ApiService
-from api.settings import ApiSettings, DeliverySettings, EndpointSettings
+from api.settings import ApiSettings, DeliverySettings, EndpointSettings, LifecycleSettings
 from bus.memory import MemoryBus
 from schemas.alert import (
     AlertEvent,
@@ -242,7 +242,8 @@ class Running:
 
 @contextmanager
 def _running_api(data_dir: Path, bus: MemoryBus, **settings: Any) -> Iterator[Running]:
-    settings = {"port": 0, "delivery": FAST} | settings
+    at_once = LifecycleSettings(settle_seconds=0)
+    settings = {"port": 0, "delivery": FAST, "lifecycle": at_once} | settings
     service = ApiService(bus, ApiSettings(**settings), data_dir=data_dir)
     stop = threading.Event()
     failures: list[BaseException] = []

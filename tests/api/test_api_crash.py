@@ -27,14 +27,17 @@ _CHILD = """
     import sys, threading
     from pathlib import Path
     from api.service import ApiService
-    from api.settings import ApiSettings, DeliverySettings, EndpointSettings
+    from api.settings import (
+        ApiSettings, DeliverySettings, EndpointSettings, LifecycleSettings
+    )
     from bus import BusSettings, open_bus
 
     folder, url, secret = sys.argv[1:]
     bus = open_bus(BusSettings(transport="sqlite", path=Path(folder) / "bus.sqlite"))
     endpoint = EndpointSettings(name="noc", url=url, secret=secret, allow_private=True)
     settings = ApiSettings(
-        port=0, batch_size=7, endpoints=(endpoint,), delivery=DeliverySettings(lease_seconds=1.0)
+        port=0, batch_size=7, endpoints=(endpoint,), delivery=DeliverySettings(lease_seconds=1.0),
+        lifecycle=LifecycleSettings(settle_seconds=0),
     )
     ApiService(bus, settings, data_dir=Path(folder)).run(threading.Event())
 """

@@ -94,7 +94,8 @@ def _alert_columns() -> None:
         sqlite_where=flaps,
         postgresql_where=flaps,
     )
-    op.create_index("ix_alert_ended", "alert", ["ended_ms"])
+    op.execute("UPDATE alert SET changed_ms = received_ms")
+    op.create_index("ix_alert_changed", "alert", ["changed_ms"])
     op.create_index("ix_alert_job", "alert", ["job", "started_ms"])
 
 

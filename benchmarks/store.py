@@ -1,0 +1,293 @@
+"""``python -m benchmarks.store``: how fast the alert store lists, acknowledges and takes events.
+
+A store is filled with resolved and open alerts of real size, through SQL; what is measured then
+goes the way of a request or of the ingest loop. ``--write`` puts the table into docs/benchmarks.md,
+in a section of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from fastapi.testclient import TestClient
+from prometheus_client import CollectorRegistry
+
+from api.app import create_app
+from api.database import Database
+from api.feed import Feed
+from api.health import Readiness
+from api.ledger import Ledger, Route
+from api.metrics import ApiMetrics
+from api.settings import ApiSettings
+from api.tables import alert
+from schemas.alert import (
+    AlertEvent,
+    DetectorRef,
+    Evidence,
+    Severity,
+    Subject,
+    alert_id_of,
+    fingerprint_of,
+    rfc3339,
+)
+
+__all__ = ["Timed", "events", "fill", "main", "measure"]
+
+START_MS = 1_758_684_003_007
+_BATCH = 500
+_SECTION = "## The alert store"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """One measurement: median and 95th percentile in ms, or a rate a second (of CPU time)."""
+
+    what: str
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    rate: float | None = None
+    cpu_rate: float | None = None
+
+
+def events(number: int, first: int = 0) -> Iterator[AlertEvent]:
+    """Give alert events of the size that the detector writes, each of another GPU."""
+    for n in range(first, first + number):
+        subject = Subject(
+            scope="gpu",
+            node=f"node-{n % 1250:04d}",
+            gpu_uuid=f"GPU-{n:012d}",
+            gpu_index=n % 8,
+            model="NVIDIA H100 80GB HBM3",
+            job=f"job-{n % 500}",
+        )
+        fingerprint = fingerprint_of("thermal_fault", "peer_outlier", subject)
+        started = START_MS + n * 10
+        yield AlertEvent(
+            alert_id=alert_id_of(fingerprint, started),
+            fingerprint=fingerprint,
+            seq=1,
+            state="firing",
+            family="thermal_fault",
+            kind="peer_outlier",
+            severity=("info", "warning", "critical")[n % 3],
+            subject=subject,
+            started_at=rfc3339(started),
+            observed_at=rfc3339(started + 60_000),
+            score=0.8,
+            summary=f"node-{n % 1250:04d} GPU {n % 8} runs at 75 °C, 32 °C above the median.",
+            evidence=tuple(
+                Evidence(metric=name, value=75.0, unit="°C", expected_high=60.0, peers=43.0)
+                for name in ("temperature_celsius", "memory_temperature_celsius", "power_watts")
+            ),
+            likely_cause="The cooler of this GPU, its fan, its paste, or the air in this slot.",
+            action="check_cooling",
+            next_steps=("Compare the fans.", "Look for dust.", "Reseat the cooler."),
+            detector=DetectorRef(name="peer_outlier", version="1"),
+            labels={"cluster": "a", "rack": f"r{n % 40}"},
+        )
+
+
+def fill(database: Database, number: int, open_share: int = 100) -> None:
+    """Put alerts into the store through the ledger once and by copies of its rows from then on.
+
+    Parameters
+    ----------
+    number
+        How many alerts.
+    open_share
+        Every how manieth stays open; the others are resolved.
+    """
+    with database.write() as connection:
+        (first,) = events(1)
+        Ledger().record(connection, first, START_MS)
+        model = dict(connection.execute(sa.select(alert)).mappings().one())
+    for begin in range(1, number, 20_000):
+        with database.write() as connection:
+            rows = [
+                _row(model, one, begin + i, open_share)
+                for i, one in enumerate(events(min(20_000, number - begin), begin))
+            ]
+            connection.execute(sa.insert(alert), rows)
+    with database.write() as connection:
+        connection.exec_driver_sql("ANALYZE")
+
+
+def _row(
+    model: dict[Any, Any],  # a row of the table
+    one: AlertEvent,
+    number: int,
+    open_share: int,
+) -> dict[str, object]:
+    subject = one.subject
+    started = START_MS + number * 10
+    is_open = number % open_share == 0
+    payload = str(model["payload"])
+    for old, new in (
+        (model["alert_id"], one.alert_id),
+        (model["fingerprint"], one.fingerprint),
+        (model["gpu_uuid"], subject.gpu_uuid),
+        (model["node"], subject.node),
+    ):
+        payload = payload.replace(str(old), str(new))
+    return model | {
+        "alert_id": one.alert_id,
+        "fingerprint": one.fingerprint,
+        "state": "firing" if is_open else "resolved",
+        "severity": one.severity,
+        "severity_rank": Severity(one.severity).rank,
+        "node": subject.node,
+        "gpu_uuid": subject.gpu_uuid,
+        "job": subject.job,
+        "started_ms": started,
+        "last_seen_ms": started + 60_000,
+        "ended_ms": None if is_open else started + 120_000,
+        "payload": payload,
+    }
+
+
+def client_of(database: Database) -> TestClient:
+    """Make a client of the whole application in process: routes, guard, store, encoding."""
+    app = create_app(
+        ApiSettings(requests_per_second=1e6),
+        database,
+        metrics=ApiMetrics(CollectorRegistry()),
+        feed=Feed(),
+        readiness=Readiness(database, {}),
+    )
+    return TestClient(app, base_url="http://localhost")
+
+
+def measure(database: Database, rounds: int) -> list[Timed]:
+    """Measure lists, acknowledgements and ingest."""
+    client = client_of(database)
+    found = [
+        _timed(f"list of 100, {what}", lambda p=params: _get(client, p), rounds)  # type: ignore[misc]  # bound now
+        for what, params in _LISTS.items()
+    ]
+    found.append(_timed("list of 100, tenth page", _paging(client), rounds))
+    query = sa.select(alert.c.alert_id).where(alert.c.state == "firing").limit(rounds)
+    with database.read() as connection:
+        ids = iter(list(connection.execute(query).scalars()))
+    found.append(_timed("acknowledge", lambda: _ack(client, next(ids)), rounds))
+    found += [_ingest(database, 5_000, routes) for routes in (0, 2)]
+    return found
+
+
+_LISTS: dict[str, dict[str, str]] = {
+    "newest first": {},
+    "open ones": {"state": "open"},
+    "one node, warning and above": {"node": "node-0117", "severity_min": "warning"},
+    "one GPU": {"gpu": "GPU-000000001234"},
+}
+
+
+def _get(client: TestClient, params: dict[str, str]) -> None:
+    answer = client.get("/v1/alerts", params=params)
+    assert answer.status_code == 200, answer.text
+
+
+def _paging(client: TestClient) -> Callable[[], None]:
+    cursor: str | None = None
+    for _ in range(9):
+        params = {} if cursor is None else {"cursor": cursor}
+        cursor = client.get("/v1/alerts", params=params).json()["next_cursor"]
+    return lambda: _get(client, {"cursor": cursor or ""})
+
+
+def _ack(client: TestClient, alert_id: str) -> None:
+    answer = client.post(f"/v1/alerts/{alert_id}/ack")
+    assert answer.status_code == 200, answer.text
+
+
+def _timed(what: str, work: Callable[[], None], rounds: int) -> Timed:
+    work_ms = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        work()
+        work_ms.append((time.perf_counter() - began) * 1000)
+    work_ms.sort()
+    p95 = work_ms[min(len(work_ms) - 1, round(0.95 * len(work_ms)))]
+    return Timed(what=what, p50_ms=statistics.median(work_ms), p95_ms=p95)
+
+
+def _ingest(database: Database, number: int, routes: int) -> Timed:
+    """Take events as the ingest loop does: batches of 500, one transaction each."""
+    ledger = Ledger([Route(endpoint=f"e{n}", severity_min=Severity.INFO) for n in range(routes)])
+    first = 10_000_000 * (routes + 1)
+    fresh = [replace(one, seq=1) for one in events(number, first)]
+    began, worked = time.perf_counter(), time.process_time()
+    for begin in range(0, number, _BATCH):
+        with database.write() as connection:
+            for one in fresh[begin : begin + _BATCH]:
+                ledger.record(connection, one, START_MS)
+    rate = number / (time.perf_counter() - began)
+    cpu_rate = number / (time.process_time() - worked)
+    return Timed(what=f"new alerts stored, {routes} endpoints each", rate=rate, cpu_rate=cpu_rate)
+
+
+def report(kind: str, number: int, rows: list[Timed]) -> str:
+    """Lay out the results as Markdown."""
+    lines = [
+        f"{kind}, {number:,} alerts stored, one client; load by other work {os.getloadavg()[0]:.1f} "
+        f"on {os.cpu_count()} cores.",
+        "",
+        "| what | median ms | p95 ms | per second | per second of CPU |",
+        "|---|---:|---:|---:|---:|",
+    ]
+
+    def cell(value: float | None, form: str) -> str:
+        return "" if value is None else format(value, form)
+
+    lines += [
+        f"| {row.what} | {cell(row.p50_ms, '.1f')} | {cell(row.p95_ms, '.1f')} "
+        f"| {cell(row.rate, ',.0f')} | {cell(row.cpu_rate, ',.0f')} |"
+        for row in rows
+    ]
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Fill, measure, print."""
+    from benchmarks.__main__ import PAGE, machine  # noqa: PLC0415 - it knows this module too
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks store", description=__doc__)
+    parser.add_argument("--alerts", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--database", help="URL of an empty PostgreSQL database; else SQLite")
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        database = Database.open(args.database, Path(folder))
+        try:
+            fill(database, args.alerts)
+            rows = measure(database, args.rounds)
+        finally:
+            database.close()
+    text = report("PostgreSQL" if args.database else "SQLite", args.alerts, rows)
+    sys.stdout.write(text)
+    if args.write:
+        head = f"Machine: {machine()}\n\nMade by `python -m benchmarks store --write`.\n\n"
+        write_section(PAGE, _SECTION, head + text)
+
+
+def write_section(page: Path, title: str, text: str) -> None:
+    """Put a section into a page, in the place of the one with the same title."""
+    old = page.read_text() if page.exists() else ""
+    before, found, after = old.partition(f"{title}\n")
+    _, heading, rest = after.partition("\n## ")
+    later = f"\n## {rest}" if found and heading else ""
+    page.write_text(f"{before.rstrip()}\n\n{title}\n\n{text.rstrip()}\n{later}")
+
+
+if __name__ == "__main__":
+    main()
