@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.arrays import BoolArray, FloatArray, IntArray
+from detector.arrays import BoolArray, FloatArray, IntArray, filled
 from detector.frame import Frame
 
-__all__ = ["Groups", "comparable", "groups_of"]
+__all__ = ["Groups", "comparable", "groups_of", "working_groups"]
 
 _GIB = float(2**30)
 #: Without a job's name, GPUs whose memory differs by more than this do not run the same program:
@@ -77,8 +77,8 @@ class Groups:
 
     def spread(self, per_group: FloatArray | IntArray, missing: float) -> FloatArray:
         """(n,) the value of each row's group; ``missing`` for rows without one."""
-        padded = np.append(per_group.astype(np.float64), missing)
-        return padded[self.number]
+        found: FloatArray = np.where(self.number >= 0, per_group[self.number], missing)
+        return found
 
 
 def comparable(frame: Frame) -> BoolArray:
@@ -86,6 +86,16 @@ def comparable(frame: Frame) -> BoolArray:
     grouped = (frame.job >= 0) | np.isfinite(frame["memory_used_bytes"])
     read = np.isfinite(frame["power_watts"]) & np.isfinite(frame["gpu_utilization_ratio"])
     return read & grouped & ~(frame.mig_parent | frame.mig_instance | frame.gone | frame.lost)
+
+
+def working_groups(frame: Frame) -> tuple[BoolArray, Groups]:
+    """Return who can be compared and the groups of those, worked out once per frame."""
+
+    def make() -> tuple[BoolArray, Groups]:
+        present = comparable(frame)
+        return present, groups_of(frame, present)
+
+    return frame.once("working groups", make)
 
 
 def groups_of(frame: Frame, use: BoolArray) -> Groups:
@@ -113,12 +123,12 @@ def groups_of(frame: Frame, use: BoolArray) -> Groups:
     node = _node_of(frame)
     known = frame.job >= 0
     used, total = frame["memory_used_bytes"], frame["memory_total_bytes"]
-    least = np.maximum(_ALIKE_BYTES, _ALLOCATED_RATIO * np.nan_to_num(total))
+    least = np.maximum(_ALIKE_BYTES, _ALLOCATED_RATIO * filled(total))
     part = use & (node >= 0) & (known | (used >= least))
     at = np.flatnonzero(part)
     # Memory counts only where nothing better is known.
-    memory = np.where(known, 0.0, np.nan_to_num(used))[at]
-    limit = np.rint(np.nan_to_num(frame["power_limit_watts"], nan=-1.0))[at]
+    memory = np.where(known, 0.0, filled(used))[at]
+    limit = np.rint(filled(frame["power_limit_watts"], -1.0))[at]
     codes = (limit, frame.model[at], frame.job[at], node[at])
     begins = _begins(codes, memory)
     steps = np.diff(codes[-1])
