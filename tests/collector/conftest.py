@@ -58,7 +58,8 @@ def watch(no_host: HostFiles) -> Iterator[Callable[..., NvmlChildSource]]:
         environment: dict[str, str] | None = None,
         **settings: object,
     ) -> NvmlChildSource:
-        options = {"slow_seconds": 0.0, **settings}
+        # On a machine that is fully used a healthy GPU may wait for the processor, too.
+        options = {"slow_seconds": 0.0, "device_deadline_seconds": 10.0, **settings}
         source = NvmlChildSource(
             ChildSettings(node="n1", host=host, **options),  # type: ignore[arg-type]  # by name
             deadline_seconds=deadline_seconds,

@@ -182,3 +182,46 @@ def test_other_rules_keep_what_is_pending_and_the_sequence() -> None:
     assert (kept.seq, kept.ts) == (1, (1000,))
     (next_one,) = batcher.add(Reading(node="n1", ts=2000, gpus=("A",)))
     assert (next_one.seq, next_one.collector.flush_seconds) == (2, 1)
+
+
+def test_l08_a_driver_that_hangs_is_told_at_every_tick_and_comes_back(
+    standin: Standin, watch: Watch
+) -> None:
+    bus = MemoryBus()
+    source = watch(standin, deadline_seconds=1.0)
+    service = CollectorService(
+        source, bus, settings(interval_seconds=0.25, flush_seconds=0.25, call_deadline_seconds=1.0)
+    )
+    watcher = Watcher(bus)
+    with running(service):
+        well = watcher.until(lambda sample: len(sample.gpu) == 8)
+        standin.say({"-.nvmlDeviceGetCount": "hang"})
+        first = watcher.until(lambda sample: sample.collector.state == "unresponsive")
+        for _ in range(3):
+            again = watcher.until(lambda sample: sample.collector.state == "unresponsive")
+        assert (again.gpu, again.m) == ((), {})
+        assert again.ts[0] > first.ts[0]
+        standin.say({"-.nvmlDeviceGetCount": 8})
+        back = watcher.until(lambda sample: len(sample.gpu) == 8)
+        assert back.gpu == well.gpu
+        assert not any(event.kind == "gpu_returned" for event in back.events)
+    found = samples(bus)
+    assert [sample.seq for sample in found] == list(range(len(found)))
+
+
+def test_l05_one_gpu_that_hangs_is_left_out_of_readings_that_go_on(
+    standin: Standin, watch: Watch
+) -> None:
+    bus = MemoryBus()
+    source = watch(standin, device_deadline_seconds=0.7)
+    service = CollectorService(source, bus, settings(interval_seconds=1.0))
+    watcher = Watcher(bus)
+    with running(service):
+        watcher.until(lambda sample: len(sample.gpu) == 8)
+        standin.say({"6.nvmlDeviceGetUtilizationRates": "hang"})
+        hung = watcher.until(lambda sample: bool(sample.m) and sample.m["power_watts"][6] is None)
+        assert hung.collector.state == "ok"
+        assert hung.m["power_watts"][:6] == [692.0] * 6
+        assert hung.status["power_watts"] == {"6": "error:10"}
+        standin.say({"6.nvmlDeviceGetUtilizationRates": "99 60"})
+        watcher.until(lambda sample: bool(sample.m) and sample.m["power_watts"][6] == 692.0)
