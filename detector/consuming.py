@@ -115,6 +115,8 @@ class Consuming:
         self._stop = threading.Event()
         self._version = importlib.metadata.version("foreshock")
         self.lag: int | None = None
+        #: Nothing was unread at the last poll, and what was polled is worked off.
+        self.settled = False
         self.last_turn: float | None = None
 
     def run(self, stop: threading.Event) -> None:
@@ -155,6 +157,8 @@ class Consuming:
 
     def _turn(self, subscriber: Subscriber) -> None:
         records = subscriber.poll(1 if self._careful else self._pace.limit, _POLL_SECONDS)
+        if records:
+            self.settled = False
         lags = subscriber.lag()
         self.lag = sum(lags.values())
         began = self.last_turn = time.monotonic()
@@ -168,6 +172,7 @@ class Consuming:
                 for place in list(self._held):
                     self._process(place, [], caught_up=True)
         self._pace.took(len(records), time.monotonic() - began)
+        self.settled = self.lag == 0 and not self._broken
         self._listen(lags)
         opened = sum(held.worker.open_alerts() for held in self._held.values())
         metrics.open_alerts.labels(self._wiring.source.name).set(opened)

@@ -87,8 +87,9 @@ class DetectorService:
                 group=settings.cohort_group,
                 make=lambda _: WindowWorker(cohort, trial),
             )
-            # A node is silent, rather than late, only if its samples were all read.
-            self._loops["cohort"] = Consuming(cohort_wiring, quiet=lambda: samples.lag == 0)
+            # A node is silent, rather than late, only if its samples were all read and its
+            # windows made.
+            self._loops["cohort"] = Consuming(cohort_wiring, quiet=lambda: samples.settled)
         self._failure: BaseException | None = None
 
     def run(self, stop: threading.Event) -> None:
