@@ -120,8 +120,8 @@ def test_an_idle_child_ends_cleanly(end: str, standin: Standin) -> None:
 def test_a_hung_driver_is_told_by_the_parent_and_the_child_is_replaced(
     standin: Standin, watch: Watch
 ) -> None:
-    source = watch(standin, deadline_seconds=1.0)
-    read(source)
+    source = watch(standin, deadline_seconds=3.0)
+    assert len(read(source).gpus) == 8
     (_, first) = standin.log()[0]
     standin.say({"-.nvmlDeviceGetCount": "hang"})
     begun = time.monotonic()
@@ -129,7 +129,7 @@ def test_a_hung_driver_is_told_by_the_parent_and_the_child_is_replaced(
     assert reading.state == "unresponsive"
     assert reading.gpus == ()
     assert len(reading.inventory.gpus) == 8  # the list is kept: nobody is missing
-    assert 0.9 < time.monotonic() - begun < 5.0
+    assert 2.9 < time.monotonic() - begun < 10.0
     wait_for(lambda: not Path(f"/proc/{first}").exists())
     # A heartbeat costs no call, until the pause is over.
     assert read(source, 2).state == "unresponsive"
@@ -162,7 +162,9 @@ def test_a_driver_that_hangs_for_good_is_tried_with_growing_pauses(
 def test_one_hung_gpu_delays_the_others_by_less_than_a_second_and_once(
     standin: Standin, watch: Watch
 ) -> None:
-    source = watch(standin, device_deadline_seconds=0.7)
+    assert ChildSettings(node="n1").device_deadline_seconds < 1.0
+    # Twice as patient here: a busy machine must not make a GPU look hung that is not.
+    source = watch(standin, device_deadline_seconds=1.5)
     before = read(source)
     standin.say({"3.nvmlDeviceGetPowerUsage": "hang"})
     times = []
@@ -176,8 +178,8 @@ def test_one_hung_gpu_delays_the_others_by_less_than_a_second_and_once(
         assert watts == [692.0] * 3 + [None] + [692.0] * 4
         assert reading.status["temperature_celsius"] == {3: "error:10"}
         assert reading.events == ()
-    assert times[0] < 2.5  # 0.7 s of patience, and a busy machine
-    assert min(times[1:]) < 0.5
+    assert 1.5 <= times[0] < 4.0
+    assert min(times[1:]) < 1.0
     assert len(standin.log()) == 1  # the same child all the time
     standin.say({"3.nvmlDeviceGetPowerUsage": 692_000})
     wait_for(lambda: read(source, 9).values["power_watts"] == [692.0] * 8)
