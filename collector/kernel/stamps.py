@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 
+import orjson
+
 __all__ = ["Prefixes", "Stamped"]
 
 # /dev/kmsg: "priority,sequence,microseconds since boot,flags;text" (kernel, Documentation/ABI).
@@ -22,7 +24,10 @@ _WORDS = re.compile(r"\[(\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\]\s(.*)", re.
 _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)\s(.*)", re.DOTALL
 )
-_SYSLOG = re.compile(r"(\w{3} [ \d]\d \d\d:\d\d:\d\d)\s(.*)", re.DOTALL)
+# rsyslog, and journalctl -o short or short-precise.
+_SYSLOG = re.compile(r"(\w{3} [ \d]\d \d\d:\d\d:\d\d)(?:\.(\d{1,6}))?\s(.*)", re.DOTALL)
+# journalctl -o short-unix.
+_UNIX = re.compile(r"(\d{9,11})\.(\d{6})\s(.*)", re.DOTALL)
 _TAG = re.compile(r"\S{1,255} kernel: ?(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
 _FACILITY_BITS = 3
@@ -73,6 +78,8 @@ class Prefixes:
         match = _KMSG.match(line)
         if match is not None:
             return _record(match, boot_ms)
+        if line.startswith("{"):
+            return _journal(line)
         for pattern, own in ((_PRIORITY, _kernel_priority), (_DECODED, _kernel_facility)):
             match = pattern.match(line)
             if match is not None:
@@ -82,17 +89,21 @@ class Prefixes:
         return self._timed(line, now_ms, boot_ms)
 
     def _timed(self, line: str, now_ms: int, boot_ms: int | None) -> Stamped | None:
-        match = _ISO.match(line) or _SYSLOG.match(line)
+        match = _ISO.match(line)
+        if match is not None:
+            # dmesg --time-format=iso writes no tag.
+            bare = match[2].startswith(("NVRM: ", "nvidia-nvswitch"))
+            ts = self._moment(match[1], now_ms)
+            return Stamped(ts, match[2]) if bare else _tagged(ts, match[2])
+        match = _SYSLOG.match(line)
         if match is not None:
             ts = self._moment(match[1], now_ms)
-            rest = match[2]
-            tag = _TAG.match(rest)
-            if tag is not None:
-                rest = tag[1]
-            elif match.re is _SYSLOG or not rest.startswith(("NVRM: ", "nvidia-nvswitch")):
-                return None
-            inner = _SINCE_BOOT.match(rest)
-            return Stamped(ts, inner[2] if inner is not None else rest)
+            if ts is not None and match[2]:
+                ts += int(match[2].ljust(6, "0")) // 1000
+            return _tagged(ts, match[3])
+        match = _UNIX.match(line)
+        if match is not None:
+            return _tagged(1000 * int(match[1]) + int(match[2]) // 1000, match[3])
         match = _SINCE_BOOT.match(line)
         if match is not None:
             tag = _TAG.match(match[2])
@@ -129,6 +140,30 @@ class Prefixes:
         if moment.tzinfo is None and self.zone is not None:
             moment = moment.replace(tzinfo=self.zone)
         return round(moment.timestamp() * 1000)  # without a zone: that of this machine
+
+
+def _tagged(ts: int | None, text: str) -> Stamped | None:
+    """Take host and tag off; None unless the kernel is the tag."""
+    tag = _TAG.match(text)
+    if tag is None:
+        return None
+    inner = _SINCE_BOOT.match(tag[1])
+    return Stamped(ts, inner[2] if inner is not None else tag[1])
+
+
+def _journal(line: str) -> Stamped | None:
+    """Read one entry of ``journalctl -o json``; None unless the kernel wrote it."""
+    try:
+        entry = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(entry, dict) or entry.get("_TRANSPORT") != "kernel":
+        return None
+    message, written = entry.get("MESSAGE"), entry.get("__REALTIME_TIMESTAMP", "")
+    if not isinstance(message, str):
+        return None
+    known = isinstance(written, str) and written.isdecimal()
+    return Stamped(int(written) // 1000 if known else None, message)
 
 
 def _record(match: re.Match[str], boot_ms: int | None) -> Stamped | None:

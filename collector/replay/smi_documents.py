@@ -89,7 +89,14 @@ class SmiXml:
         driver = _version(root.findtext("driver_version")) or _version(root.findtext("kmd_version"))
         instances = {n: _xml_instances(gpu) for n, gpu in enumerate(root.iterfind("gpu"))}
         yield from rows.readings(
-            Status(line=begin, time=time, driver=driver, devices=devices, instances=instances)
+            Status(
+                line=begin,
+                time=time,
+                driver=driver,
+                attached=_said(root.findtext("attached_gpus")),
+                devices=devices,
+                instances=instances,
+            )
         )
 
 
@@ -181,6 +188,8 @@ class _Open:
         if not self._status.devices:
             if name == "timestamp":
                 self._status.time = _said(value)
+            elif name == "attached gpus":
+                self._status.attached = _said(value)
             elif name in {"driver version", "kmd version"}:
                 self._status.driver = self._status.driver or _version(value)
         elif headings and headings[0] == "mig device":

@@ -72,6 +72,8 @@ class Status:
         Where it begins, for complaints.
     time, driver
         As written; None where it says none.
+    attached
+        How many GPUs it says there are, as text; if all are listed, their order is their index.
     devices
         Column to text, one dict per GPU.
     instances
@@ -81,6 +83,7 @@ class Status:
     line: Line
     time: str | None = None
     driver: str | None = None
+    attached: str | None = None
     devices: list[dict[str, str]] = field(default_factory=list)
     instances: dict[int, list[dict[str, str]]] = field(default_factory=dict)
 
@@ -111,7 +114,10 @@ class StatusRows:
         """Yield what a document completes; a device that cannot be read is counted."""
         context = self._context
         time = status.time or self._untimed.next()
+        ordered = status.attached == str(len(status.devices))
         for place, device in enumerate(status.devices):
+            if ordered:
+                device.setdefault("index", str(place))
             said = {**device, "timestamp": time, "driver_version": status.driver or ""}
             try:
                 row = self._rows.read([_cell(name, said) for name in _COLUMNS])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -28,6 +29,8 @@ TEXT = "NVRM: Xid (PCI:0000:41:00): 43, Ch 00000004"
         "2025-01-06T10:00:00Z ",
         "Jan  6 10:00:00 node7 kernel: [  100.000000] ",
         "Jan  6 10:00:00 node7 kernel: ",
+        "Jan 06 10:00:00.000000 node7 kernel: ",
+        "1736157600.000000 node7 kernel: ",
         "<4>[  100.000000] ",
         "[  100.000000] node7 kernel: ",
         "4,1200,100000000,-;",
@@ -68,3 +71,28 @@ def test_a_record_loses_its_dictionary_and_its_escapes() -> None:
     stamped = Prefixes().take(record, now_ms=NOW_MS, boot_ms=BOOT_MS)
     assert stamped is not None
     assert (stamped.message, stamped.seq) == ("NVRM: one\nNVRM: two", 7)
+
+
+def test_an_entry_of_the_journal_counts_if_the_kernel_wrote_it() -> None:
+    entry = {"MESSAGE": TEXT, "__REALTIME_TIMESTAMP": f"{TEN_MS}000", "_TRANSPORT": "kernel"}
+    stamped = Prefixes().take(json.dumps(entry), now_ms=NOW_MS, boot_ms=None)
+    assert stamped is not None
+    assert (stamped.ts, stamped.message) == (TEN_MS, TEXT)
+    for other in ({**entry, "_TRANSPORT": "syslog"}, {**entry, "MESSAGE": [1, 2]}):
+        assert Prefixes().take(json.dumps(other), now_ms=NOW_MS, boot_ms=None) is None
+    assert Prefixes().take(json.dumps(entry)[:-5], now_ms=NOW_MS, boot_ms=None) is None
+    untimed = {**entry, "__REALTIME_TIMESTAMP": None}
+    found = Prefixes().take(json.dumps(untimed), now_ms=NOW_MS, boot_ms=None)
+    assert found is not None
+    assert found.ts is None
+
+
+def test_the_part_of_a_second_is_kept() -> None:
+    prefixes = Prefixes(zone=ZoneInfo("UTC"))
+    for line in (
+        f"Jan 06 10:00:00.250 node7 kernel: {TEXT}",
+        f"1736157600.250000 n kernel: {TEXT}",
+    ):
+        stamped = prefixes.take(line, now_ms=NOW_MS, boot_ms=None)
+        assert stamped is not None
+        assert stamped.ts == TEN_MS + 250

@@ -204,6 +204,9 @@ def test_identity_time_and_driver_come_from_the_document(
     assert b200.values["temperature_celsius"] == [39, 53, 38, 52, 38, 51, 37, 51]
     assert b200.inventory.driver_version == "580.105.08"
     assert {gpu.model for gpu in b200.inventory.gpus} == {"NVIDIA B200"}
+    assert [gpu.index for gpu in b200.inventory.gpus] == list(range(8))
+    # One of four is listed: which one it is the document does not say.
+    assert by_name["telegraf_a100-sxm4-v12.xml"].inventory.gpus[0].index is None
     assert b200.ts == 1_787_301_572_000  # Fri Aug 21 08:39:32 2026, UTC
 
 
