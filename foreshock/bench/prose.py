@@ -27,6 +27,10 @@ HOW = """
   or above elsewhere is a false alarm; for ten minutes after a fault its traces may be told.
   Detectors that know no classes (EWMA, trees, k-means, random) are given the class. A leak must
   be told at least a minute before the job dies.
+* **Alarms per incident** counts every episode of warning or above on the node while the fault
+  acts, also those that name another one as their cause and are not sent.
+* **µs per sample** is CPU time of both tiers, windows included, from decoded messages to alarms,
+  with the nodes of one world in one batch.
 * **Intervals.** Wilson for shares, Poisson for rates (nothing in D GPU-days bounds the rate by
   3/D), 95 %.
 * **Tuning.** Up to twelve settings each on the tuning side, all of them logged in the JSON under

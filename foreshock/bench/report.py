@@ -31,6 +31,8 @@ def page(results: Tree, command: str) -> str:
         _sizes(results),
         "## The numbers of the design",
         _design(results),
+        "## Where it falls short",
+        _short(results),
         "## Found, by class and magnitude",
         _classes(results["classes"]),
         "## Memory: warned ahead of the end",
@@ -78,6 +80,24 @@ def _design(results: Tree) -> str:
         for row in design_rows(results)
     ]
     return _table(("what", "target", "measured, held-out side", "reached"), rows)
+
+
+def _short(results: Tree) -> str:
+    """List what is not reached, and the classes of which a fifth or more is missed."""
+    lines = [
+        f"* {row.what}: {row.measured}, wanted {row.target}."
+        for row in design_rows(results)
+        if not row.reached
+    ]
+    for row in results["classes"]:
+        if row["right"] <= 0.8 * row["trials"] and row["right"] < row["trials"]:
+            magnitude = f" {row['magnitude']:g} {row['unit']}" if row["unit"] else ""
+            lines.append(f"* `{row['class']}`{magnitude}: {row['right']} of {row['trials']} found.")
+    for name, suite in results["suites"].items():
+        for one in suite["false_alarms_by"][:3]:
+            what = f"`{one['family']}/{one['kind']}`"
+            lines.append(f"* {what} wrongly said {one['count']} times in {name}: {one['while']}.")
+    return "\n".join(lines) or "Nowhere in this run."
 
 
 def _classes(rows: Sequence[Tree]) -> str:
