@@ -26,7 +26,7 @@ from detector.base import (
 )
 from detector.frame import Frame
 from detector.stats.ewma import ewma
-from detector.stats.groups import Groups, comparable, groups_of
+from detector.stats.groups import Groups, working_groups
 from schemas.alert import Action, Evidence, Scope, Severity
 
 __all__ = ["DETECTOR", "Straggler"]
@@ -50,6 +50,13 @@ class Straggler:
         4 % in training and 7 % in inference (99th percentile of 30 s means).
     witness_ratio, certain_ratio
         A lower clock counts with a power that differs by the first, or alone from the second on.
+    seen_ratio
+        Share of the gap by which the reading itself must be below the group's median. An offset
+        excuses; it never makes a straggler of a rank that stands where its peers stand.
+    capped_ratio
+        Share of its power limit from which a GPU is at its cap. One that draws more than its
+        peers there has more work than they, and its clock is what the cap leaves it: the last
+        stage of a pipeline.
     late_ratio
         Utilisation below the group's by so much means that the rank is late rather than early:
         who is early spins at 100 %.
@@ -61,10 +68,11 @@ class Straggler:
         Utilisation of the group's median, and of a single row, from which it is judged.
     min_group
         GPUs that must work in the group. Of two, nobody can say which is the odd one.
-    min_age_seconds
-        Time under load before a judgement, s.
+    min_age_seconds, min_age_intervals
+        Time under load before a judgement, s, and in readings: at a slow sampling a minute is a
+        single reading, and no offset is learned from that.
     smooth_seconds
-        Time constant of power, clock and utilisation, s.
+        Time constant of power, clock and utilisation, s; at least the time between readings.
     offset_seconds
         Time constant of the learned offset of a rank, s: the last stage of a pipeline and rank 0
         differ by design. It is frozen while the rank is suspected.
@@ -76,7 +84,8 @@ class Straggler:
 
     Notes
     -----
-    ``residual = value / median of the group - 1 - offset``; score: ``-residual / gap``. The group
+    ``residual = value / median of the group - 1 - offset``; score: ``-residual / gap``, 0 where the
+    value is not itself below the median by ``seen_ratio`` of the gap. The group
     is the job, within one node, model and power limit; without a job's name it is inferred from
     the memory held, and then only a change of a rank's own offset counts.
 
@@ -112,12 +121,15 @@ class Straggler:
     power_gap_ratio: float = 0.10
     witness_ratio: float = 0.03
     certain_ratio: float = 0.15
+    seen_ratio: float = 0.5
+    capped_ratio: float = 0.97
     late_ratio: float = 0.10
     spread_ratio: float = 0.08
     busy_ratio: float = 0.8
     working_ratio: float = 0.3
     min_group: int = 3
     min_age_seconds: float = 60.0
+    min_age_intervals: float = 4.0
     smooth_seconds: float = 15.0
     offset_seconds: float = 600.0
     clock_offset_ratio: float = 0.05
@@ -126,7 +138,7 @@ class Straggler:
     exit_seconds: float = 60.0
 
     name: ClassVar[str] = "straggler"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     family: ClassVar[str] = "load_imbalance"
     scope: ClassVar[Scope] = Scope.GPU
     peers: ClassVar[bool] = True
@@ -170,8 +182,7 @@ class Straggler:
         self, frame: Frame, state: Mapping[str, AnyArray], firing: Mapping[str, BoolArray]
     ) -> Step:
         """Score every GPU by its lag behind its group."""
-        present = comparable(frame)
-        groups = groups_of(frame, present)
+        present, groups = working_groups(frame)
         new = self._smooth(frame, state, present, groups)
         working = present & (new["busy"] >= self.working_ratio)
         columns = _against_group(frame, new, groups, working)
@@ -181,8 +192,9 @@ class Straggler:
         usable = working & loaded
         new["age"] = new["age"] + np.where(usable, frame.elapsed, 0.0)
         lag = self._lag(frame, new, groups, usable, columns)
-        score = np.where(usable & (new["age"] >= self.min_age_seconds), lag, 0.0)
-        calm = (new["age"] < self.min_age_seconds) | (score < self.kinds[0].exit)
+        young = new["age"] < np.fmax(self.min_age_seconds, self.min_age_intervals * frame.interval)
+        score = np.where(usable & ~young, lag, 0.0)
+        calm = young | (score < self.kinds[0].exit)
         self._learn(frame, new, columns, usable & calm & ~firing["straggler"])
         alone = (groups.number >= 0) & (groups.size(present) < self.min_group)
         score = np.where(present & ~alone, score, np.nan)
@@ -212,10 +224,14 @@ class Straggler:
             ("hertz", "sm_clock_hertz"),
             ("busy", "gpu_utilization_ratio"),
         ):
-            new[name] = ewma(new[name], frame[metric], frame.elapsed, self.smooth_seconds)
+            new[name] = ewma(new[name], frame[metric], frame.elapsed, self._tau(frame))
         new["age"] = np.where(other, 0.0, state["age"].astype(np.float64))
         new["job"] = np.where(present, frame.job, state["job"])
         return new
+
+    def _tau(self, frame: Frame) -> FloatArray:
+        """(n,) time constant of the means, s: never so short that one reading is the mean."""
+        return np.fmax(self.smooth_seconds, frame.interval)
 
     def _lag(
         self,
@@ -232,18 +248,30 @@ class Straggler:
         clock = columns["clock_deviation"] - self._by_design(
             frame, new["clock_offset"], self.clock_offset_ratio
         )
+        low_clock = columns["clock_deviation"] <= -self.seen_ratio * self.gap_ratio
+        low_power = columns["power_deviation"] <= -self.seen_ratio * self.gap_ratio
         seen = (np.abs(power) >= self.witness_ratio) | (-clock >= self.certain_ratio)
+        seen &= low_clock & ~self._strained(frame, new, columns)
         by_clock = np.where(seen, -clock / self.gap_ratio, 0.0)
         peers = columns["group_busy_ratio"]
-        late = (peers >= 0.95) & (peers - new["busy"] >= self.late_ratio)
+        late = low_power & (peers >= 0.95) & (peers - new["busy"] >= self.late_ratio)
         by_host = np.where(late, -power / self.gap_ratio, 0.0)
-        by_power = np.where(np.isnan(clock), -power / self.power_gap_ratio, by_host)
+        by_watts = np.where(low_power, -power / self.power_gap_ratio, 0.0)
+        by_power = np.where(np.isnan(clock), by_watts, by_host)
         lag: FloatArray = np.maximum(np.nan_to_num(np.fmax(by_clock, by_power)), 0.0)
         spread, _ = groups.median(np.abs(power), usable)
         new["unrest"] = ewma(new["unrest"], spread, frame.elapsed, self.offset_seconds)
         # Replicas may be alike for a moment; what they were counts as well.
         restless = ~(np.fmax(spread, new["unrest"]) <= self.spread_ratio)
         return np.where(restless, 0.0, lag)
+
+    def _strained(
+        self, frame: Frame, new: Mapping[str, AnyArray], columns: Mapping[str, AnyArray]
+    ) -> BoolArray:
+        """(n,) at its power cap, and drawing more than its peers."""
+        at_cap = new["watts"] >= self.capped_ratio * frame["power_limit_watts"]
+        strained: BoolArray = at_cap & (columns["power_deviation"] >= self.witness_ratio)
+        return strained
 
     def _by_design(self, frame: Frame, offset: FloatArray, most: float) -> FloatArray:
         """(n,) learned offset, bounded where the job is known; 0 where nothing was learned."""
@@ -259,7 +287,7 @@ class Straggler:
         learning: BoolArray,
     ) -> None:
         """Move the offsets, at first quickly: they are wanted after a minute."""
-        tau = np.clip(new["age"] / 3.0, self.smooth_seconds, None)
+        tau = np.fmax(np.fmax(new["age"] / 3.0, self.smooth_seconds), 2.0 * frame.interval)
         tau = np.minimum(tau, self.offset_seconds)
         for offset, deviation in (
             ("power_offset", "power_deviation"),
