@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from bus.protocol import Bus
 from collector.batching import Batching, NodeBatcher
 from collector.clock import Clock, SystemClock, Ticker
-from collector.echoes import Echoes, Origin, placed_events
+from collector.echoes import EXPORTER_ECHO_MS, Echoes, Origin, placed_events
 from collector.exposed import GpuExposition, NodeNumbers
 from collector.footprint import give_memory_back
 from collector.health import sentence_of
@@ -101,7 +101,7 @@ class CollectorService:
         self._reader = reader
         self._events = events
         self._jobs = jobs
-        self._echoes = Echoes()
+        self._echoes = Echoes(EXPORTER_ECHO_MS) if source.kind == SourceKind.DCGM else Echoes()
         self._listed: dict[str, Reading] = {}
         self._metrics = CollectorMetrics(self.registry)
         self._exposed = GpuExposition(self._alive, node_numbers)

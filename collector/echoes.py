@@ -14,11 +14,13 @@ from enum import StrEnum
 from schemas.pci import canonical_pci
 from schemas.sample import EventKind, Inventory, SampleEvent
 
-__all__ = ["Echoes", "Origin", "placed_events"]
+__all__ = ["EXPORTER_ECHO_MS", "Echoes", "Origin", "placed_events"]
 
 #: An echo comes within so many milliseconds: an event waits in NVML for the next reading, which
 #: a busy driver answers within its call deadline of ten seconds.
 ECHO_MS = 12_000
+#: dcgm-exporter looks at its GPUs every 30 s by default, and is itself looked at now and then.
+EXPORTER_ECHO_MS = 65_000
 
 
 class Origin(StrEnum):
@@ -64,6 +66,11 @@ def placed_events(events: Iterable[SampleEvent], inventory: Inventory) -> tuple[
 class Echoes:
     """Leaves out Xids that the other side has told of already.
 
+    Parameters
+    ----------
+    window_ms
+        How long after the first telling the second one may come, milliseconds.
+
     Examples
     --------
     >>> echoes = Echoes()
@@ -72,7 +79,8 @@ class Echoes:
     (1, 0)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, window_ms: int = ECHO_MS) -> None:
+        self._window_ms = window_ms
         self._told: dict[tuple[str, int], _Told] = {}
 
     def admit(
@@ -89,7 +97,7 @@ class Echoes:
         now_ms
             When they were heard, unix milliseconds.
         """
-        edge = now_ms - ECHO_MS
+        edge = now_ms - self._window_ms
         self._told = {key: told for key, told in self._told.items() if told.at_ms >= edge}
         admitted = (self._rest(origin, event, now_ms) for event in events)
         return tuple(event for event in admitted if event is not None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from collector.echoes import ECHO_MS, Echoes, Origin, placed_events
+from collector.echoes import ECHO_MS, EXPORTER_ECHO_MS, Echoes, Origin, placed_events
 from schemas.sample import GpuInventory, Inventory, SampleEvent
 
 KERNEL, DRIVER = Origin.KERNEL, Origin.DRIVER
@@ -71,3 +71,12 @@ def test_an_address_becomes_the_gpu_that_stands_there_and_never_its_instance() -
     here = SampleEvent(ts=NOW, kind="xid", pci="0000:41:00", xid=94)
     away = SampleEvent(ts=NOW, kind="xid", pci="0000:42:00", xid=94)
     assert [event.gpu for event in placed_events([here, away], inventory)] == ["GPU-1", None]
+
+
+def test_an_exporter_may_tell_half_a_minute_later() -> None:
+    late = NOW + 40_000
+    assert Echoes().admit(DRIVER, [xid()], NOW)
+    for window, told in ((ECHO_MS, 1), (EXPORTER_ECHO_MS, 0)):
+        echoes = Echoes(window)
+        echoes.admit(KERNEL, [xid()], NOW)
+        assert len(echoes.admit(DRIVER, [xid()], late)) == told
