@@ -224,14 +224,12 @@ class AlertIngest:
                 rejected.append((record, exc))
             else:
                 decoded.append(alert_event)
-        new = 0
         with self._database.write() as connection:
-            for alert_event in decoded:
-                entry = self._ledger.record(connection, alert_event, self._now_ms())
-                new += entry.event_id is not None
+            entries = self._ledger.record_all(connection, decoded, self._now_ms())
             self._positions.save(connection, _next_offsets(records))
         for record, error in rejected:
             self._set_aside(publisher, record, error.reason, error.detail)
+        new = sum(entry.event_id is not None for entry in entries)
         self._metrics.events.labels(outcome="stored").inc(new)
         self._metrics.events.labels(outcome="duplicate").inc(len(decoded) - new)
         if new:

@@ -39,6 +39,7 @@ from api.lifecycle import (
 from api.notices import (
     BySeverity,
     LogEntry,
+    Outgoing,
     Receivers,
     Route,
     append_event,
@@ -131,7 +132,22 @@ class Ledger:
         self._receivers = BySeverity(routes) if isinstance(routes, Sequence) else routes
         self._rules = rules or LifecycleRules()
 
-    def record(self, connection: sa.Connection, new: AlertEvent, now_ms: int) -> Entry:
+    def record_all(
+        self, connection: sa.Connection, events: Sequence[AlertEvent], now_ms: int
+    ) -> list[Entry]:
+        """Store a batch of events, as :meth:`record` does one by one."""
+        outgoing = Outgoing()
+        entries = [self.record(connection, new, now_ms, outgoing) for new in events]
+        outgoing.write(connection)
+        return entries
+
+    def record(
+        self,
+        connection: sa.Connection,
+        new: AlertEvent,
+        now_ms: int,
+        outgoing: Outgoing | None = None,
+    ) -> Entry:
         """Store one event with all that follows from it.
 
         Parameters
@@ -142,6 +158,8 @@ class Ledger:
             The event; :func:`check_storable` has passed it.
         now_ms
             Arrival, in unix milliseconds.
+        outgoing
+            Where notices go until a batch is complete; None writes them now.
         """
         started_ms = parse_time(new.started_at)
         history = read_history(connection, new)
@@ -165,17 +183,17 @@ class Ledger:
         event_id = append_event(connection, entry)
         if event_id is None:
             return Entry()
-        queued = self._close_earlier(connection, others, started_ms, new.alert_id, now_ms)
+        queued = self._close_earlier(connection, others, started_ms, new.alert_id, now_ms, outgoing)
         later_ms = later_episode(connection, others, new, started_ms)
         if later_ms is not None and moved.state != State.RESOLVED:
             return self._supersede_at_once(connection, own, new, later_ms, event_id, now_ms)
         flapping_ms = self._flapping(own, others, new, moved, started_ms)
-        row = _row(new, moved, started_ms, now_ms) | {"flapping_ms": flapping_ms}
+        row = _row(new, moved, started_ms, now_ms, entry.payload) | {"flapping_ms": flapping_ms}
         if moved.closed_rank is not None and own is not None:
             row |= {"ended_ms": own.ended_ms, "end_reason": own.end_reason}
         _upsert(connection, row, version=_next_version(own), keep_changed=_unchanged(own, moved))
         _keep_series(connection, new)
-        queued += self._tell(connection, own, new, moved, flapping_ms, event_id, now_ms)
+        queued += self._tell(connection, own, new, moved, flapping_ms, event_id, now_ms, outgoing)
         if _changes_sight(own, new):
             _mark_stale(connection, new, now_ms)
         return Entry(event_id=event_id, deliveries=queued)
@@ -189,6 +207,7 @@ class Ledger:
         flapping_ms: int | None,
         event_id: int,
         now_ms: int,
+        outgoing: Outgoing | None,
     ) -> int:
         """Queue the notices of what happened; while it flaps only that it does."""
         was_flapping = own is not None and own.standing.flapping_ms is not None
@@ -196,7 +215,7 @@ class Ledger:
             if moved.type not in TELLING:
                 return 0
             return queue_notices(
-                connection, self._receivers, new, moved.type, event_id, _DETECTOR, now_ms
+                connection, self._receivers, new, moved.type, event_id, _DETECTOR, now_ms, outgoing
             )
         begins = flapping_ms == parse_time(new.observed_at) and not was_flapping
         if moved.type not in TELLING or not begins:
@@ -208,7 +227,14 @@ class Ledger:
         if told_id is None:
             return 0
         return queue_notices(
-            connection, self._receivers, new, EventType.FLAPPING, told_id, _LIFECYCLE, now_ms
+            connection,
+            self._receivers,
+            new,
+            EventType.FLAPPING,
+            told_id,
+            _LIFECYCLE,
+            now_ms,
+            outgoing,
         )
 
     def _flapping(
@@ -240,6 +266,7 @@ class Ledger:
         started_ms: int,
         alert_id: str,
         now_ms: int,
+        outgoing: Outgoing | None,
     ) -> int:
         """Close what stands open of the same fingerprint and began before."""
         queued = 0
@@ -258,7 +285,7 @@ class Ledger:
                 keeps_ack=True,
                 of=other.standing,
             )
-            row = _row(ended, moved, other.started_ms, now_ms)
+            row = _row(ended, moved, other.started_ms, now_ms, entry.payload)
             _upsert(connection, row, version=_next_version(other), keep_changed=False)
             if event_id is not None and other.standing.flapping_ms is None:
                 queued += queue_notices(
@@ -269,6 +296,7 @@ class Ledger:
                     event_id,
                     _API,
                     now_ms,
+                    outgoing,
                 )
         return queued
 
@@ -286,7 +314,7 @@ class Ledger:
         entry = _log_entry(ended, State.RESOLVED, EventType.SUPERSEDED, _API, now_ms)
         event_id = append_event(connection, entry) or event_id
         moved = Moved(state=State.RESOLVED, type=EventType.SUPERSEDED)
-        row = _row(ended, moved, parse_time(new.started_at), now_ms)
+        row = _row(ended, moved, parse_time(new.started_at), now_ms, entry.payload)
         _upsert(connection, row, version=_next_version(own), keep_changed=False)
         _keep_series(connection, new)
         return Entry(event_id=event_id)
@@ -434,7 +462,7 @@ def _log_entry(
 
 
 def _payload(new: AlertEvent) -> str:
-    return encode(replace(new, series=())).decode()
+    return encode(replace(new, series=()) if new.series else new).decode()
 
 
 def _ended_ms(shown: AlertEvent) -> int | None:
@@ -443,7 +471,9 @@ def _ended_ms(shown: AlertEvent) -> int | None:
     return parse_time(shown.observed_at) if shown.state == AlertState.RESOLVED else None
 
 
-def _row(shown: AlertEvent, moved: Moved, started_ms: int, now_ms: int) -> dict[str, object]:
+def _row(
+    shown: AlertEvent, moved: Moved, started_ms: int, now_ms: int, payload: str
+) -> dict[str, object]:
     subject, labels = shown.subject, shown.labels or {}
     own = moved.of
     acked = own if own is not None and moved.keeps_ack else None
@@ -471,7 +501,7 @@ def _row(shown: AlertEvent, moved: Moved, started_ms: int, now_ms: int) -> dict[
         "end_reason": shown.end_reason if moved.state == State.RESOLVED else None,
         "received_ms": now_ms,
         "changed_ms": now_ms,
-        "payload": _payload(shown),
+        "payload": payload,
         "acked_by": acked.acked_by if acked else None,
         "acked_ms": acked.acked_ms if acked else None,
         "ack_until_ms": acked.ack_until_ms if acked else None,

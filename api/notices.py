@@ -20,6 +20,7 @@ from schemas.alert import AlertEvent, AlertState, Severity
 __all__ = [
     "BySeverity",
     "LogEntry",
+    "Outgoing",
     "Receiver",
     "Receivers",
     "Route",
@@ -150,6 +151,23 @@ def append_event(connection: sa.Connection, entry: LogEntry) -> int | None:
     return found
 
 
+class Outgoing:
+    """Notices of one batch, written at once: a statement for each would cost more than the rest."""
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, object]] = []
+
+    def add(self, rows: list[dict[str, object]]) -> None:
+        """Take rows of the table ``delivery``."""
+        self._rows += rows
+
+    def write(self, connection: sa.Connection) -> None:
+        """Write what was taken so far."""
+        if self._rows:
+            connection.execute(_QUEUE, self._rows)
+            self._rows = []
+
+
 def queue_notices(
     connection: sa.Connection,
     receivers: Receivers,
@@ -158,6 +176,7 @@ def queue_notices(
     event_id: int,
     origin: str,
     now_ms: int,
+    outgoing: Outgoing | None = None,
 ) -> int:
     """Queue one notification per endpoint concerned; return how many.
 
@@ -171,6 +190,8 @@ def queue_notices(
         The event that is told.
     origin
         Its origin: with alert and seq it makes the webhook id.
+    outgoing
+        Where the rows go until the batch is complete; None writes them now.
     """
     names = receivers.names()
     if not names or new.shadow:
@@ -179,12 +200,14 @@ def queue_notices(
     concerned = {r.endpoint: r for r in receivers.of(labels_of(_plain(new)), rank)}
     if new.state == AlertState.RESOLVED:
         # Who was told of the alert is told of its end, whatever its severity is by now.
+        if outgoing is not None:
+            outgoing.write(connection)
         for name in connection.execute(_TOLD, {"id": new.alert_id}).scalars():
             if name in names:
                 concerned.setdefault(name, Receiver(endpoint=name))
     first = kind in {EventType.FIRED, EventType.REOPENED} and rank < Severity.CRITICAL.rank
     seq = new.seq if origin in _BY_SEQ else event_id
-    rows = [
+    rows: list[dict[str, object]] = [
         {
             "endpoint": name,
             "event_id": event_id,
@@ -198,11 +221,14 @@ def queue_notices(
         }
         for name in sorted(concerned)
     ]
-    if rows:
-        connection.execute(sa.insert(delivery), rows)
+    if outgoing is not None:
+        outgoing.add(rows)
+    elif rows:
+        connection.execute(_QUEUE, rows)
     return len(rows)
 
 
+_QUEUE = sa.insert(delivery)
 _TOLD = sa.select(delivery.c.endpoint).where(delivery.c.alert_id == sa.bindparam("id")).distinct()
 
 
