@@ -220,6 +220,7 @@ def _print_once(config: Path | None, source: str | None, *, as_json: bool) -> No
     from collector.nodecontext import NodeContext
     from collector.once import as_json as to_json
     from collector.once import as_text, read_once
+    from collector.settings import SourceKind
     from collector.sources import open_jobs, open_source
     from foreshock.logs import set_up_logging
 
@@ -228,6 +229,10 @@ def _print_once(config: Path | None, source: str | None, *, as_json: bool) -> No
     settings = _with_source(loaded, source, {}).collector
     opened = open_source(settings)
     try:
+        if settings.source == SourceKind.NVML:
+            # Activities are differences of two samples: the first reading has none.
+            opened.read(time.time_ns() // 1_000_000)
+            time.sleep(1.0)
         now = time.time_ns() // 1_000_000
         readings = read_once(opened, now, open_jobs(settings))
     finally:
