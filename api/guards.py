@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -176,6 +177,8 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not hosts[0].strip():
             return Refusal(status=400, detail="The request needs exactly one Host header.")
+        if _HOST.fullmatch(hosts[0].strip()) is None:
+            return Refusal(status=400, detail="The Host header is not a name with a port.")
         if "*" not in self._host_names and _host_name(hosts[0]) not in self._host_names:
             return Refusal(
                 status=421,
@@ -200,6 +203,10 @@ def _origin_fault(method: str, headers: Headers) -> Refusal | None:
 
 def _is_rest(path: str) -> bool:
     return path.startswith("/v1/")
+
+
+# A name or a bracketed IPv6 address, and at most a port: nothing else may pass for a good name.
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:\[\]/@]+)(:\d{1,5})?")
 
 
 def _host_name(header: str) -> str:

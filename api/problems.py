@@ -26,7 +26,9 @@ __all__ = ["PROBLEM_TYPE", "Problem", "ProblemError", "install", "problem_body",
 
 PROBLEM_TYPE = "application/problem+json"
 # Faults whose text has commas between words of ours and repeats no value.
-_LISTS_OF_OURS = frozenset({"enum", "literal_error", "unknown_parameter"})
+_LISTS_OF_OURS = frozenset(
+    {"bad_character", "enum", "literal_error", "repeated_parameter", "unknown_parameter"}
+)
 _log = structlog.get_logger(__name__)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import orjson
 from fastapi import Depends, Header, HTTPException, Query, Request
@@ -103,28 +104,49 @@ _NEAR = 0.5
 
 
 def _only_known_parameters(request: Request) -> None:
-    """Refuse parameters that the address does not have: a filter with a typo filters nothing."""
+    """Refuse parameters that would silently filter nothing.
+
+    Those that the address does not have, as after a typo; those given twice of which one would
+    win; and values that a database takes for their end.
+    """
     route: APIRoute = request.scope["route"]
-    known = _query_names(route.dependant)
-    unknown = [name for name in request.query_params if name not in known]
-    if not unknown:
-        return
-    raise RequestValidationError(
-        [
-            {
-                "loc": ("query", name[:_SHOWN_NAME]),
-                "type": "unknown_parameter",
-                "msg": _unknown_words(name, known),
-            }
-            for name in unknown
-        ]
-    )
+    known = _query_fields(route.dependant)
+    given = request.query_params.multi_items()
+    faults = [
+        ("unknown_parameter", name, _unknown_words(name, list(known)))
+        for name, _ in given
+        if name not in known
+    ]
+    faults += [
+        ("repeated_parameter", name, f"{name} may stand here once only")
+        for name, times in Counter(name for name, _ in given).items()
+        if times > 1 and name in known and not known[name]
+    ]
+    faults += [
+        ("bad_character", name, f"{name[:_SHOWN_NAME]} holds a character of code 0")
+        for name, value in given
+        if "\0" in value or "\0" in name
+    ]
+    if faults:
+        raise RequestValidationError(
+            [
+                {"loc": ("query", name[:_SHOWN_NAME]), "type": kind, "msg": words}
+                for kind, name, words in faults
+            ]
+        )
 
 
-def _query_names(dependant: Dependant) -> list[str]:
-    """Return the names of a route's query parameters, those of its dependencies included."""
-    own = [field.alias for field in dependant.query_params]
-    return own + [name for below in dependant.dependencies for name in _query_names(below)]
+def _query_fields(dependant: Dependant) -> dict[str, bool]:
+    """Query parameters of a route, those of its dependencies included: may each be repeated."""
+    found = {field.alias: _many(field.field_info.annotation) for field in dependant.query_params}
+    for below in dependant.dependencies:
+        found |= _query_fields(below)
+    return found
+
+
+def _many(annotation: Any) -> bool:
+    """Whether a parameter of this type may be given several times: a list, or a list or None."""
+    return any(get_origin(part) is list for part in (annotation, *get_args(annotation)))
 
 
 def _unknown_words(name: str, known: list[str]) -> str:

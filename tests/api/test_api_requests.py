@@ -57,6 +57,28 @@ def test_an_unknown_parameter_is_named_with_the_nearest_known_one(
     assert f"did you mean {near}" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("state=firing&state=resolved", "repeated_parameter"),
+        ("limit=1&limit=2", "repeated_parameter"),
+        ("q=%00", "bad_character"),
+        ("node=n%001", "bad_character"),
+    ],
+)
+def test_what_would_silently_filter_otherwise_is_refused(
+    client: TestClient, query: str, code: str
+) -> None:
+    answer = client.get(f"/v1/alerts?{query}")
+    assert answer.status_code == 422
+    assert [error["code"] for error in answer.json()["errors"]] == [code]
+
+
+def test_what_may_be_repeated_may_be(client: TestClient) -> None:
+    path = '/v1/alerts?match=node="n1"&match=kind="leak"'
+    assert client.get(path).status_code == 200
+
+
 def test_every_unknown_parameter_is_named_and_what_there_is(client: TestClient) -> None:
     errors = client.get("/v1/deliveries?zzz=1&xxx=2").json()["errors"]
     assert [error["pointer"] for error in errors] == ["query/zzz", "query/xxx"]

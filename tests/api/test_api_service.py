@@ -201,6 +201,10 @@ def test_what_is_not_there_is_a_404_problem(api: Any) -> None:
         ("evil.example", 421),
         ("127.0.0.1.evil.example", 421),
         ("", 400),
+        ("[localhost].evil.com", 400),
+        ("localhost:x.evil.com", 400),
+        ("localhost:99999999", 400),
+        ("user@localhost", 400),
     ],
 )
 def test_the_host_header_is_checked(api: Any, host: str, status: int) -> None:
