@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 
 __all__ = ["RowBook"]
@@ -23,6 +24,8 @@ class RowBook:
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
         self._keys: dict[int, str] = {}
+        self._free: list[int] = []  # a heap of the rows below ``_end`` that nobody has
+        self._end = 0
 
     def __contains__(self, key: str) -> bool:
         return key in self._rows
@@ -36,7 +39,8 @@ class RowBook:
         """Return the row of a name, given on first sight."""
         row = self._rows.get(key)
         if row is None:
-            row = next(n for n in range(len(self._keys) + 1) if n not in self._keys)
+            row = heapq.heappop(self._free) if self._free else self._end
+            self._end = max(self._end, row + 1)
             self._rows[key], self._keys[row] = row, key
         return row
 
@@ -46,7 +50,9 @@ class RowBook:
 
     def free(self, key: str) -> None:
         """Give a row back."""
-        del self._keys[self._rows.pop(key)]
+        row = self._rows.pop(key)
+        del self._keys[row]
+        heapq.heappush(self._free, row)
 
     def dump(self) -> dict[str, int]:
         """Return the rows by name."""
@@ -56,3 +62,5 @@ class RowBook:
         """Take over dumped rows."""
         self._rows = dict(rows)
         self._keys = {row: key for key, row in self._rows.items()}
+        self._end = self.size
+        self._free = [row for row in range(self._end) if row not in self._keys]
