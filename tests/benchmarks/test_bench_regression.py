@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
-import pytest
-
-from foreshock.bench.results import Results, class_rows, oom_rows
+from foreshock.bench.report import page
+from foreshock.bench.results import class_rows, oom_rows
 from foreshock.bench.run import Size, run_detection
-from foreshock.bench.scoring import Score
 
 #: Class and magnitude to the longest delay, in seconds. Not to be loosened: a detector that
 #: needs longer, or misses one, has become worse on these very readings.
@@ -33,34 +29,29 @@ DELAYS = {
 }
 #: Leak in GiB/h on quiet memory to the least warning ahead, in minutes.
 LEADS = {6.0: 30.0, 20.0: 30.0}
-SIZE = Size(
+FAULTS = Size(
     trials=1,
+    tuning_trials=0,
+    leak_trials=0,
+    gpu_days=0.0,
+    names=tuple(dict.fromkeys(name for name, _ in DELAYS)),
+)
+MEMORY = Size(
+    trials=0,
     tuning_trials=0,
     leak_trials=1,
     gpu_days=0.0,
     memory_interval=60.0,
-    names=tuple(dict.fromkeys(name for name, _ in DELAYS)),
     rates=tuple(LEADS),
 )
+SEED = 7
+FLAT = ("healthy, memory plateau", "healthy, memory full")
 
 
-@pytest.fixture(scope="module")
-def results() -> Results:
-    return run_detection(SIZE, seed=7)
-
-
-@pytest.fixture(scope="module")
-def faults(results: Results) -> Score:
-    return results.scores["faults"]
-
-
-@pytest.fixture(scope="module")
-def memory(results: Results) -> Score:
-    return results.scores["memory"]
-
-
-def test_every_fault_is_found_in_its_time(faults: Score) -> None:
-    rows = {(row["class"], row["magnitude"]): row for row in class_rows(faults.found)}
+def test_faults_are_found_in_their_time_and_nothing_else_is_said() -> None:
+    results = run_detection(FAULTS, seed=SEED)
+    score = results.scores["faults"]
+    rows = {(row["class"], row["magnitude"]): row for row in class_rows(score.found)}
     assert set(rows) == set(DELAYS)
     late = {
         key: row["delay_p50"]
@@ -68,43 +59,22 @@ def test_every_fault_is_found_in_its_time(faults: Score) -> None:
         if row["right"] != 1 or row["delay_p50"] > DELAYS[key]
     }
     assert late == {}
-
-
-def test_the_first_alarm_names_the_right_entity(faults: Score) -> None:
-    assert [one.truth.name for one in faults.found if one.top is False] == []
-
-
-def test_lookalikes_and_healthy_gpus_are_left_alone(faults: Score) -> None:
-    assert [
-        (alarm.family, alarm.kind, where)
-        for alarm, where in faults.false_alarms
-        if alarm.family != "oom_precursor"
-    ] == []
-
-
-def test_leaks_on_quiet_memory_are_told_early(memory: Score) -> None:
-    rows = {
-        row["gib_per_hour"]: row["lead_p50"] / 60.0
-        for row in oom_rows(memory.found)
-        if row["memory"] == "quiet" and row["gib_per_hour"] in LEADS
-    }
-    assert {rate: lead for rate, lead in rows.items() if lead < LEADS[rate]} == {}
-
-
-def test_flat_memory_is_never_an_alarm(memory: Score) -> None:
-    by = defaultdict(int)
-    for alarm, where in memory.false_alarms:
-        by[alarm.family, where] += 1
-    assert [
-        key for key in by if key[1] in ("healthy, memory plateau", "healthy, memory full")
-    ] == []
-
-
-def test_the_page_and_the_data_hold_every_number(results: Results) -> None:
-    from foreshock.bench.report import page
-
+    assert [one.truth.name for one in score.found if one.top is False] == []
+    assert [(alarm.family, alarm.kind, where) for alarm, where in score.false_alarms] == []
     text = page(results.as_json(), "foreshock bench detection")
-    for name, _ in DELAYS:
-        assert f"`{name}`" in text
-    assert "leak of 6 GiB/h, quiet memory" in text
+    assert all(f"`{name}`" in text for name, _ in DELAYS)
     assert "hang of one rank" in text
+
+
+def test_leaks_on_quiet_memory_are_told_early_and_flat_memory_never() -> None:
+    results = run_detection(MEMORY, seed=SEED)
+    score = results.scores["memory"]
+    leads = {
+        row["gib_per_hour"]: row["lead_p50"] / 60.0
+        for row in oom_rows(score.found)
+        if row["memory"] == "quiet"
+    }
+    assert set(leads) == set(LEADS)
+    assert {rate: lead for rate, lead in leads.items() if lead < LEADS[rate]} == {}
+    assert [where for _, where in score.false_alarms if where in FLAT] == []
+    assert "leak of 6 GiB/h, quiet memory" in page(results.as_json(), "")
