@@ -47,7 +47,8 @@ def alert_page(request: Request, alert_id: str, queries: QueriesOf) -> Response:
     if found is None:
         raise HTTPException(404, "There is no alert with this id.")
     timeline = queries.timeline(alert_id, _TIMELINE_LIMIT)
-    return _page(request, "alert.html", alert=found, timeline=timeline)
+    root = queries.newest_of(found["caused_by"]) if found.get("caused_by") else None
+    return _page(request, "alert.html", alert=found, timeline=timeline, root=root)
 
 
 @router.get("/docs")

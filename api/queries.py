@@ -56,6 +56,7 @@ class AlertFilter:
     node: str | None = None
     gpu: str | None = None
     job: str | None = None
+    fingerprint: str | None = None
     since_ms: int | None = None
     until_ms: int | None = None
     text: str | None = None
@@ -72,6 +73,7 @@ class AlertFilter:
                 (alert.c.node, self.node),
                 (alert.c.gpu_uuid, self.gpu),
                 (alert.c.job, self.job),
+                (alert.c.fingerprint, self.fingerprint),
             )
             if value is not None
         ]
@@ -160,6 +162,11 @@ class Queries:
         with self._database.read() as connection:
             row = connection.execute(query).mappings().one_or_none()
         return None if row is None else _alert(row, series=True)
+
+    def newest_of(self, fingerprint: str) -> Json | None:
+        """Return the newest alert of a fingerprint, which ``caused_by`` names; None if none is."""
+        found, _ = self.alerts(AlertFilter(fingerprint=fingerprint), limit=1, cursor=None)
+        return found[0] if found else None
 
     def timeline(self, alert_id: str, limit: int) -> list[Json]:
         """Return the newest events of one alert, oldest first."""

@@ -71,6 +71,9 @@ def _filter(
     node: _Word = None,
     gpu: Annotated[str | None, Query(max_length=200, description="GPU UUID.")] = None,
     job: _Word = None,
+    fingerprint: Annotated[
+        UUID | None, Query(description="Identity over episodes; what caused_by of an alert names.")
+    ] = None,
     since: Moment = None,
     until: Moment = None,
     q: Annotated[
@@ -96,6 +99,7 @@ def _filter(
         node=node,
         gpu=gpu,
         job=job,
+        fingerprint=str(fingerprint) if fingerprint else None,
         since_ms=unix_ms(since),
         until_ms=unix_ms(until),
         text=q,

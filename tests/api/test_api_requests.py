@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ from api.app import create_app
 from api.database import Database
 from api.feed import Feed
 from api.health import Readiness
+from api.ledger import Ledger
 from api.metrics import ApiMetrics
 from api.settings import ApiSettings
 from bus.memory import MemoryBus
+from schemas.alert import AlertEvent
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 KEY = "a-key-of-some-length"
@@ -179,3 +183,19 @@ def test_the_reference_page_shows_code_as_code(client: TestClient) -> None:
     page = client.get("/docs").text
     assert "``" not in page
     assert "<code>since</code>" in page
+
+
+def test_an_alert_that_follows_from_another_leads_to_it(
+    client: TestClient, database: Database, make_event: Callable[..., AlertEvent]
+) -> None:
+    root = make_event(gpu="GPU-root")
+    symptom = replace(make_event(gpu="GPU-symptom"), caused_by=root.fingerprint)
+    orphan = replace(make_event(gpu="GPU-orphan"), caused_by=UNKNOWN)
+    with database.write() as connection:
+        for number, event in enumerate((root, symptom, orphan)):
+            Ledger(()).record(connection, event, 1000 + number)
+    page = client.get(f"/alerts/{symptom.alert_id}", headers=BROWSER).text
+    assert f'Follows from <a href="/alerts/{root.alert_id}">' in page
+    assert UNKNOWN in client.get(f"/alerts/{orphan.alert_id}", headers=BROWSER).text
+    listed = client.get(f"/v1/alerts?fingerprint={root.fingerprint}").json()["alerts"]
+    assert [alert["alert_id"] for alert in listed] == [root.alert_id]
