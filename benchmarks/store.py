@@ -47,6 +47,7 @@ START_MS = 1_758_684_003_007
 _BATCH = 500
 #: Alerts that are written through the ledger; the others are their copies.
 _BASE = 1000
+_AT_ONCE = 50
 #: What the start of those that stay open leaves, divided by ten times the share.
 _LEFT_OPEN = START_MS % 1000
 _SECTION = "## The alert store"
@@ -116,20 +117,21 @@ def fill(database: Database, number: int, open_share: int = 100) -> None:
         resolved = sa.update(alert).where(alert.c.started_ms % (10 * open_share) != _LEFT_OPEN)
         ended = {"state": "resolved", "ended_ms": alert.c.started_ms + 120_000}
         connection.execute(resolved.values(ended))
-    for copy in range(1, number // _BASE):
+    for first in range(1, number // _BASE, _AT_ONCE):
         with database.write() as connection:
-            connection.execute(_copies(copy))
+            for copy in range(first, min(first + _AT_ONCE, number // _BASE)):
+                connection.execute(_copies(copy))
     with database.write() as connection:
         connection.exec_driver_sql("ANALYZE")
 
 
 def _copies(number: int) -> sa.Insert:
     """Return a statement that copies the first alerts as others, later ones of other GPUs."""
-    prefix = sa.literal(f"{number:04d}")
+    prefix = sa.literal(f"{0xF0000000 + number:08x}")
     changed: dict[str, sa.ColumnElement[Any]] = {  # of any type
-        "alert_id": prefix + sa.func.substr(alert.c.alert_id, 5),
-        "fingerprint": prefix + sa.func.substr(alert.c.fingerprint, 5),
-        "gpu_uuid": sa.literal("GPU-") + prefix + sa.func.substr(alert.c.gpu_uuid, 9),
+        "alert_id": prefix + sa.func.substr(alert.c.alert_id, 9),
+        "fingerprint": prefix + sa.func.substr(alert.c.fingerprint, 9),
+        "gpu_uuid": sa.literal("GPU-") + prefix + sa.func.substr(alert.c.gpu_uuid, 13),
         "started_ms": alert.c.started_ms + number * 10 * _BASE,
     }
     columns = [changed.get(column.name, column) for column in alert.columns]

@@ -367,9 +367,12 @@ def test_a_silent_stream_sends_comments(tmp_path: Path, bus: MemoryBus, running_
     assert comments[1:] == [": alive", ": alive"]
 
 
-def test_open_streams_do_not_hold_up_the_end(api: Any, wait_until: Any) -> None:
+@pytest.mark.parametrize("streams", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_acceptance_21_open_streams_do_not_hold_up_the_end(
+    api: Any, wait_until: Any, streams: int
+) -> None:
     base = str(api.client.base_url)
-    ended = [threading.Event() for _ in range(5)]
+    ended = [threading.Event() for _ in range(streams)]
 
     def follow(done: threading.Event) -> None:
         with (
@@ -383,7 +386,7 @@ def test_open_streams_do_not_hold_up_the_end(api: Any, wait_until: Any) -> None:
     threads = [threading.Thread(target=follow, args=(done,)) for done in ended]
     for thread in threads:
         thread.start()
-    wait_until(lambda: "foreshock_api_streams 5.0" in api.client.get("/metrics").text)
+    wait_until(lambda: f"foreshock_api_streams {streams}.0" in api.client.get("/metrics").text)
     begun = time.monotonic()
     api.stop.set()
     api.thread.join(10)
