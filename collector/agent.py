@@ -32,6 +32,7 @@ from collector.source import EventSource, JobSource, Reading, Source
 from collector.sources import child_settings
 from collector.spool import Message, Spool
 from collector.truth import refuse_impossible
+from schemas.binary import encode_binary
 from schemas.codec import encode, sample_headers
 from schemas.sample import CollectorState, EventKind, NodeSample, SampleEvent
 from schemas.topics import DEAD_LETTERS, SAMPLES
@@ -477,11 +478,12 @@ class CollectorService:
             publisher.send(self._message(sample), self._clock.unix_ms())
 
     def _message(self, sample: NodeSample) -> Message:
+        binary = self._settings.body == "binary"
         return Message(
             topic=self._topic,
             key=sample.node.encode(),
-            value=encode(sample),
-            headers=sample_headers(sample),
+            value=encode_binary(sample) if binary else encode(sample),
+            headers=sample_headers(sample, binary=binary),
         )
 
     def _set_state(self, state: str) -> None:

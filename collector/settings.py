@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
@@ -83,6 +84,11 @@ class CollectorSettings(BaseModel):
     )
     interval_seconds: float = Field(
         default=1.0, ge=0.05, le=3600, description="Time between two readings, in seconds."
+    )
+    body: Literal["json", "binary"] = Field(
+        default="json",
+        description="Form of the messages: json is read by people too; binary carries the numbers "
+        "as float64 and costs a very large fleet's detectors less.",
     )
     flush_seconds: float = Field(
         default=1.0,

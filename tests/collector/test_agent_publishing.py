@@ -19,7 +19,8 @@ from collector.publishing import SamplePublisher
 from collector.settings import CollectorSettings, SpoolSettings
 from collector.source import Reading
 from collector.spool import MEMORY_BYTES, Message, Spool
-from schemas.codec import decode_sample
+from schemas.binary import BINARY_CONTENT_TYPE
+from schemas.codec import JSON_CONTENT_TYPE, decode_sample
 from schemas.errors import BusFullError, DataDirError, MessageTooLargeError
 
 NOW_MS = 1_790_000_000_000
@@ -362,3 +363,19 @@ def test_an_outage_of_ten_minutes_loses_nothing_and_never_stops_the_beat() -> No
     assert found[-1].collector.state == "stopping"
     assert service.registry.get_sample_value("foreshock_collector_ticks_missed_total") == 0
     assert service.health()["spool_messages"] == 0
+
+
+@pytest.mark.parametrize("body", ["json", "binary"])
+def test_either_body_says_the_same_and_its_header_names_it(body: str) -> None:
+    bus, clock = MemoryBus(), ManualClock(stop_at=5.5)
+    settings = CollectorSettings(source="simulated", node="n1", body=body)  # type: ignore[arg-type]
+    service = CollectorService(Outage(bus, range(0)), bus, settings, clock=clock)
+    service.run(threading.Event())
+    reader = bus.subscriber(group="t", topics=["gpu.samples"])
+    records = reader.poll(500, 0.0)
+    reader.close()
+    kinds = {dict(record.headers)["content-type"] for record in records}
+    assert kinds == {BINARY_CONTENT_TYPE if body == "binary" else JSON_CONTENT_TYPE}
+    found = [decode_sample(record.value, *kinds) for record in records]
+    assert [sample.seq for sample in found] == list(range(len(found)))
+    assert [sample.m.get("power_watts") for sample in found[:-1]] == [[1.0]] * (len(found) - 1)
