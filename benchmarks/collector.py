@@ -150,10 +150,10 @@ def table(
 
 
 def kept_section(page: Path) -> str:
-    """Return the collector's section of a page as it stands, or nothing."""
-    before, found, rest = page.read_text().partition(f"\n{TITLE}\n") if page.exists() else ("",) * 3
-    del before
-    return f"\n{TITLE}\n{rest}" if found else ""
+    """Return the sections of a page behind its first part, which others have measured."""
+    text = page.read_text() if page.exists() else ""
+    found = text.find("\n## ")
+    return text[found:] if found >= 0 else ""
 
 
 def main() -> None:
@@ -165,9 +165,10 @@ def main() -> None:
     text = measure(args.seconds)
     print(text)
     if args.write:
-        head = PAGE.read_text().partition(f"\n{TITLE}\n")[0].rstrip("\n")
         how = "Made by `python -m benchmarks.collector --write`, as it came out."
-        PAGE.write_text(f"{head}\n\n{TITLE}\n\n{how}\n\n{text}")
+        from benchmarks.store import write_section  # noqa: PLC0415 - it loads the api
+
+        write_section(PAGE, TITLE, f"{how}\n\n{text}")
 
 
 if __name__ == "__main__":

@@ -391,7 +391,8 @@ class NvmlSource:
         pids: dict[str, tuple[int, ...] | None] = {}
         for gpu, answer in zip(self._gpus, answers, strict=True):
             gpus.append(gpu.uuid)
-            facts.append(replace(gpu.facts, index=gpu.index))
+            same = gpu.facts.index == gpu.index
+            facts.append(gpu.facts if same else replace(gpu.facts, index=gpu.index))
             rows.append(answer)
             pids[gpu.uuid] = gpu.pids
             for instance, part in gpu.parts:
