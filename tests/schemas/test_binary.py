@@ -6,7 +6,7 @@ import struct
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.binary import BINARY_CONTENT_TYPE, encode_binary
@@ -34,6 +34,7 @@ def sample(columns: dict[str, list[float | None]], ticks: int, gpus: int) -> Nod
     )
 
 
+@settings(deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(0, 3))
 def test_both_bodies_decode_to_the_same_sample(data: st.DataObject, ticks: int, gpus: int) -> None:
     column = st.lists(NUMBERS, min_size=ticks * gpus, max_size=ticks * gpus)
