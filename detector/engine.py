@@ -206,16 +206,20 @@ class Engine:
     def _judge(self, step: Round, outcome: Outcome) -> None:
         found = self.gpus.run(step.gpus)
         step.nodes.members_open = self.gpus.open_now(step.gpus.rows)
+        step.nodes.members_holding = self.gpus.holding_now(step.gpus.rows)
         of_nodes = self.nodes.run(step.nodes)
         # Nodes are judged after their GPUs, so only now is it known what a node explains.
         outcome.alerts += self._explained_by_nodes(found) + of_nodes
 
     def _explained_by_nodes(self, alerts: list[AlertEvent]) -> list[AlertEvent]:
         """Name the node's own alert as the cause of those of its GPUs that have no nearer one."""
-        return [
-            replace(alert, caused_by=self._node_cause(alert)) if alert.caused_by is None else alert
-            for alert in alerts
-        ]
+        found = []
+        for alert in alerts:
+            cause = self._node_cause(alert) if alert.caused_by is None else None
+            if cause is not None:
+                self.gpus.said.explained_by(alert.alert_id, cause)
+            found.append(alert if cause is None else replace(alert, caused_by=cause))
+        return found
 
     def _node_cause(self, alert: AlertEvent) -> str | None:
         causes = NODE_CAUSES.get((alert.family, alert.kind), ())

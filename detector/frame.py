@@ -64,6 +64,9 @@ class Frame:
         In a frame of nodes: the frame of their GPUs, whose k-th block belongs to the k-th row.
     members_open
         In a frame of nodes: "family/kind" to (GPUs,), whether that alert of the GPU is open.
+    members_holding
+        The same for alerts whose condition still holds, without those that only wait to end;
+        only kinds of which some alert is open.
     extra
         Columns that are no metrics, by name, (n,) each: facts of the inventory
         (:data:`detector.fleet.FACTS`), ``uptime_seconds`` of the node, ``implausible_readings``
@@ -104,6 +107,7 @@ class Frame:
     span: slice | None = None
     members: Frame | None = None
     members_open: dict[str, BoolArray] = field(default_factory=dict)
+    members_holding: dict[str, BoolArray] = field(default_factory=dict)
     extra: dict[str, FloatArray] = field(default_factory=dict)
     derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 

@@ -12,6 +12,7 @@ from detector.arrays import BoolArray, IntArray, StateTable, prefixed, unprefixe
 from detector.base import Detector, KindSpec, RowView, Step, metrics_read
 from detector.episodes import EPISODE_FIELDS, advance, firing_rows
 from detector.frame import Frame
+from detector.remembered import Remembered
 from detector.sparse import SparseTable
 from detector.wording import Spoken, alert_event, closing_event
 from schemas.alert import AlertEvent, Scope, Subject, fingerprint_of
@@ -48,8 +49,13 @@ CAUSES: dict[_Kind, tuple[_Kind, ...]] = {
     ("thermal_fault", "memory_hot"): _HOT,
     ("thermal_fault", "near_limit"): _HOT,
     ("throttling", "hw_thermal"): _HOT,
-    # The software slowdown acts for hot memory too.
-    ("throttling", "sw_thermal"): (*_HOT, ("thermal_fault", "memory_hot")),
+    # The software slowdown acts for hot memory too, and it is the last of a hardware slowdown: the
+    # driver holds the clocks down until the heat that the hardware stopped at has gone.
+    ("throttling", "sw_thermal"): (
+        *_HOT,
+        ("thermal_fault", "memory_hot"),
+        ("throttling", "hw_thermal"),
+    ),
     ("throttling", "hw_slowdown"): _HOT,
     ("oom_precursor", "fast_growth"): (("oom_precursor", "leak"),),
     ("oom_precursor", "at_limit"): (("oom_precursor", "leak"), ("oom_precursor", "fast_growth")),
@@ -98,6 +104,7 @@ NODE_CAUSES: dict[_Kind, tuple[_Kind, ...]] = {
         (("thermal_fault", "node_airflow"),),
     ),
 }
+_WORDS = "words"  # name of their array in a snapshot
 # Causes are judged before what they cause, so that both may open in one frame.
 _ORDER = ("gpu_lost", "hardware_error", "telemetry", "thermal_fault", "oom_precursor", "throttling")
 
@@ -133,6 +140,8 @@ class Stage:
         self._offered: frozenset[int] = frozenset()
         self._subject_of = subject_of
         self._labels_of = labels_of
+        #: Words of the open alerts.
+        self.said = Remembered()
         self._states = {d.name: StateTable(d.fields()) for d in self.detectors}
         self._episodes = {
             (d.family, spec.kind): SparseTable(EPISODE_FIELDS, key="phase")
@@ -161,15 +170,17 @@ class Stage:
                     continue
                 was = table.gather(open_rows)
                 events += [
-                    closing_event(
-                        detector,
-                        spec.kind,
-                        self._about(detector, spec, row, subjects[row]),
-                        started_ms=int(was["onset"][i]),
-                        ended_ms=at_ms,
-                        seq=int(was["seq"][i]) + 1,
-                        severity=int(was["severity"][i]),
-                        reason=reason,
+                    self.said.kept(
+                        closing_event(
+                            detector,
+                            spec.kind,
+                            self._about(detector, spec, row, subjects[row]),
+                            started_ms=int(was["onset"][i]),
+                            ended_ms=at_ms,
+                            seq=int(was["seq"][i]) + 1,
+                            severity=int(was["severity"][i]),
+                            reason=reason,
+                        )
                     )
                     for i, row in enumerate(open_rows.tolist())
                 ]
@@ -195,7 +206,7 @@ class Stage:
                 episodes = self._episodes[detector.family, spec.kind]
                 for moved in advance(episodes, spec, frame, step.judgements[spec.kind]):
                     spoken = self._spoken(detector, spec, frame, step, moved)
-                    events.append(alert_event(spoken))
+                    events.append(self.said.kept(alert_event(spoken)))
         return events
 
     def _sleeps(self, detector: Detector) -> bool:
@@ -255,6 +266,22 @@ class Stage:
             for (family, kind), table in self._episodes.items()
         }
 
+    def holding_now(self, rows: IntArray) -> dict[str, BoolArray]:
+        """Tell for the kinds of which some alert is open on which rows its condition still holds.
+
+        An alert stays open for a while after its condition has ended, lest it comes and goes.
+        """
+        holding = {}
+        for (family, kind), table in self._episodes.items():
+            if not table.busy:
+                continue
+            flags = firing_rows(table, rows)
+            at = np.flatnonzero(flags)
+            if len(at):
+                flags[at] = table.gather(rows[at])["clear"] <= 0.0
+                holding[f"{family}/{kind}"] = flags
+        return holding
+
     def open_count(self) -> int:
         """Count the open episodes."""
         return sum(int((table["phase"] == 2).sum()) for table in self._episodes.values())
@@ -275,12 +302,13 @@ class Stage:
         arrays: dict[str, AnyArray] = {}
         for name, table in self._tables().items():
             arrays |= prefixed(name, table.dump())
-        return arrays
+        return {**arrays, _WORDS: self.said.dump()}
 
     def load(self, arrays: Mapping[str, AnyArray], rows: int) -> list[str]:
         """Take over saved arrays; return the names that did not fit and start fresh."""
         dropped: list[str] = []
         self._rows = rows
+        self.said.load(arrays.get(_WORDS))
         # What was offered before is not in the snapshot: everybody stays awake.
         self._offered = frozenset().union(*self._reads.values()) if rows else frozenset()
         for name, table in self._tables().items():

@@ -25,7 +25,7 @@ AnyArray = np.ndarray[Any, np.dtype[Any]]  # state arrays have many dtypes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBrake:
-    """Share of a node's GPUs whose power-brake alert is open.
+    """Share of a node's GPUs whose power-brake alert is open and whose brake still holds.
 
     Parameters
     ----------
@@ -34,7 +34,8 @@ class NodeBrake:
     min_gpus
         GPUs braked at least.
     exit_seconds
-        How long fewer than half as many must be braked, s.
+        How long fewer than half as many must be braked, s: as long as for one GPU, so that the
+        alerts of one event end together and say the same duration.
 
     Notes
     -----
@@ -53,10 +54,10 @@ class NodeBrake:
 
     enter_ratio: float = 0.5
     min_gpus: int = 2
-    exit_seconds: float = 30.0
+    exit_seconds: float = 90.0
 
     name: ClassVar[str] = "node_brake"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     family: ClassVar[str] = "throttling"
     scope: ClassVar[Scope] = Scope.NODE
     peers: ClassVar[bool] = False
@@ -81,7 +82,8 @@ class NodeBrake:
     ) -> Step:
         """Score every node by its braked GPUs; NaN where their number is unknown."""
         del state, firing
-        known, braked = frame["known_gpus"], count_open(frame, "throttling/power_brake")
+        known = frame["known_gpus"]
+        braked = count_open(frame, "throttling/power_brake", holding=True)
         needed = np.maximum(self.min_gpus, self.enter_ratio * np.nan_to_num(known))
         score = np.where(np.isnan(known), np.nan, braked / needed)
         return Step(

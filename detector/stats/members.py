@@ -10,7 +10,7 @@ from detector.frame import Frame
 __all__ = ["count_open", "member_mean"]
 
 
-def count_open(frame: Frame, alert: str) -> FloatArray:
+def count_open(frame: Frame, alert: str, *, holding: bool = False) -> FloatArray:
     """Count the GPUs of each node whose alert is open.
 
     Parameters
@@ -19,6 +19,8 @@ def count_open(frame: Frame, alert: str) -> FloatArray:
         A frame of nodes.
     alert
         "family/kind".
+    holding
+        Leave out the alerts whose condition has ended and that only wait to resolve.
 
     Returns
     -------
@@ -34,6 +36,8 @@ def count_open(frame: Frame, alert: str) -> FloatArray:
     array([2., 1.])
     """
     flags = frame.members_open.get(alert)
+    if holding:
+        flags = frame.members_holding.get(alert, flags)
     if flags is None or frame.members is None:
         return np.zeros(len(frame))
     blocks = frame.members.blocks
