@@ -13,18 +13,20 @@ _CAUSES: dict[str, tuple[str, Action, tuple[str, ...]]] = {
     "hang": (
         "The rank on this GPU stopped in the middle of a step: a crashed or blocked process, a "
         "stuck data loader or file system, or a GPU that no longer answers. Its peers wait in "
-        "the collective.",
+        "the collective. Writing a checkpoint looks the same while it lasts: how long this job "
+        "takes for one is learned from the first.",
         Action.RESTART_APP,
         (
-            "Look at the rank's process: its log, its stack (py-spy dump), and whether it is in "
-            "uninterruptible sleep.",
+            "Look at the rank's process: its log (does it write a checkpoint?), its stack (py-spy "
+            "dump), and whether it is in uninterruptible sleep.",
             "Look for an Xid of this GPU and for kernel messages on its node.",
             "Restart the job from its last checkpoint if the rank does not come back.",
         ),
     ),
     "collective_hang": (
         "All ranks spin in a collective and nobody works: a rank on another node stopped, the "
-        "network lost a link, or the ranks disagree about which collective comes next.",
+        "network lost a link, or the ranks disagree about which collective comes next. A rank "
+        "elsewhere that writes the first checkpoint of the job makes all others wait as well.",
         Action.RESTART_APP,
         (
             "Look for a stopped rank, a lost GPU or an Xid on the other nodes of the job.",

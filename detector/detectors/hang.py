@@ -18,7 +18,7 @@ from detector.base import Explanation, Judgement, KindSpec, RowView, Step, requi
 from detector.frame import Frame
 from detector.hangwords import explained
 from detector.stats.ewma import ewma
-from detector.stats.groups import Groups, comparable, groups_of
+from detector.stats.groups import Groups, working_groups
 from schemas.alert import Scope, Severity
 
 __all__ = ["DETECTOR", "Hang"]
@@ -26,7 +26,7 @@ __all__ = ["DETECTOR", "Hang"]
 AnyArray = np.ndarray[Any, np.dtype[Any]]  # state arrays have many dtypes
 _INFO, _WARNING, _CRITICAL = (s.rank for s in (Severity.INFO, Severity.WARNING, Severity.CRITICAL))
 _LONGEST_PAUSE = 300.0  # s: longer waits are never taken for a habit of the job
-_FLOATS = ("base", "age", "idle_seconds", "usual_pause", "spin_seconds")
+_FLOATS = ("base", "age", "idle_seconds", "usual_pause", "spin_seconds", "usual_wait")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +57,11 @@ class Hang:
     base_seconds
         Time constant of a GPU's usual power under load, s.
     hang_seconds, critical_seconds
-        How long one rank must be idle beside spinning peers, and from when on it is critical, s.
+        How long one rank must be idle beside spinning peers, and from when on it is critical, s:
+        writing a checkpoint to shared storage takes up to two minutes and looks the same.
     pause_ratio
-        A wait must be longer than the longest one that ended by itself by this factor: rank 0
-        writes a checkpoint while the others wait.
+        A wait must be longer than the longest one of the job that ended in work by this factor:
+        rank 0 writes a checkpoint while the others wait, on its node and on all others.
     collective_seconds, collective_critical_seconds
         The same for all ranks spinning, s.
     unknown_seconds
@@ -77,6 +78,12 @@ class Hang:
     its group spin, none works. *collective_hang*: nobody is idle, nearly all spin, none works.
     *idle_member*: the GPU is idle, the median of the others is under load. That the peers' power
     must have fallen tells a hang from a job that ends GPU by GPU.
+
+    No reading tells the first checkpoint of a job from a hang: one rank idle, its peers spinning.
+    It is a warning, soon, and says so. How long it lasted is learned when the job works again, of
+    one waiting rank and of all, for as long as the job runs and up to five minutes; the next one
+    of that length is not spoken of. So is a wait of all ranks for a rank on another node. A wait
+    that ends with the end of the job teaches nothing.
 
     A hang of the whole job is about the job (about the node where its name is unknown); the GPU
     of the lowest row speaks for it, so a job on several nodes may be named once by each.
@@ -122,7 +129,7 @@ class Hang:
     min_age_seconds: float = 60.0
     base_seconds: float = 120.0
     hang_seconds: float = 10.0
-    critical_seconds: float = 60.0
+    critical_seconds: float = 120.0
     pause_ratio: float = 1.5
     collective_seconds: float = 60.0
     collective_critical_seconds: float = 300.0
@@ -131,7 +138,7 @@ class Hang:
     exit_seconds: float = 20.0
 
     name: ClassVar[str] = "hang"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     family: ClassVar[str] = "load_imbalance"
     scope: ClassVar[Scope] = Scope.GPU
     peers: ClassVar[bool] = True
@@ -165,7 +172,7 @@ class Hang:
         )
 
     def fields(self) -> Mapping[str, Field]:
-        """Usual power (W), four times (s), the row's job and that of an open alert."""
+        """Usual power (W), five times (s), the row's job and that of an open alert."""
         return {
             **{name: Field("f4", np.nan if name == "base" else 0.0) for name in _FLOATS},
             "job": Field("i4", -2),
@@ -176,8 +183,7 @@ class Hang:
         self, frame: Frame, state: Mapping[str, AnyArray], firing: Mapping[str, BoolArray]
     ) -> Step:
         """Score every GPU for the three kinds."""
-        present = comparable(frame)
-        groups = groups_of(frame, present)
+        present, groups = working_groups(frame)
         new = self._begin(frame, state, present, groups)
         sides = self._sides(frame, new, groups, present)
         size = groups.size(present)
@@ -187,13 +193,15 @@ class Hang:
         waits &= enough
         idle = enough & sides["idle"] & (groups.size(sides["busy"]) >= np.maximum(size // 2, 2))
         idle &= (frame.job >= 0) | (new["age"] >= self.min_age_seconds)
-        self._time(frame, new, present, hung, waits)
-        patient = new["idle_seconds"] >= self.pause_ratio * new["usual_pause"]
+        works = present & (groups.size(sides["works"]) > 0)
+        away = present & (groups.size(sides["idle"]) >= groups.size(sides["part"]))
+        self._time(frame, new, works, away, hung=hung, waits=waits)
         collective = waits & (certain | (new["spin_seconds"] >= self.unknown_seconds))
+        collective &= self._patient(new, "spin_seconds", "usual_wait", firing["collective_hang"])
         speaker = _speakers(frame, groups, collective, state, firing["collective_hang"])
         unknown = ~present | ((groups.number >= 0) & ~enough)
         conditions = {
-            "hang": hung & patient,
+            "hang": hung & self._patient(new, "idle_seconds", "usual_pause", firing["hang"]),
             "collective_hang": collective & speaker,
             "idle_member": idle,
         }
@@ -282,18 +290,32 @@ class Hang:
         self,
         frame: Frame,
         new: dict[str, AnyArray],
-        present: BoolArray,
+        works: BoolArray,
+        away: BoolArray,
+        *,
         hung: BoolArray,
         waits: BoolArray,
     ) -> None:
-        """Count how long the conditions hold; a wait that ended by itself is a habit."""
-        ended = present & ~hung & (new["idle_seconds"] > 0.0)
-        pause = np.minimum(np.maximum(new["usual_pause"], new["idle_seconds"]), _LONGEST_PAUSE)
-        new["usual_pause"] = np.where(ended, pause, new["usual_pause"])
-        new["idle_seconds"] = np.where(hung, new["idle_seconds"] + frame.elapsed, 0.0)
-        # One reading that says otherwise takes off what it stands for, not everything.
-        change = np.where(waits, frame.elapsed, -frame.elapsed)
-        new["spin_seconds"] = np.maximum(new["spin_seconds"] + change, 0.0)
+        """Count how long the conditions hold; a wait that ended in work is a habit of the job.
+
+        One after which everybody is idle ended with the job, and is forgotten.
+        """
+        for lasting, usual, holds in (
+            ("idle_seconds", "usual_pause", hung),
+            ("spin_seconds", "usual_wait", waits),
+        ):
+            longest = np.minimum(np.maximum(new[usual], new[lasting]), _LONGEST_PAUSE)
+            new[usual] = np.where(works, longest, new[usual])
+            # One reading that says otherwise takes off what it stands for, not everything.
+            change = np.where(holds, frame.elapsed, -frame.elapsed)
+            new[lasting] = np.where(works | away, 0.0, np.maximum(new[lasting] + change, 0.0))
+
+    def _patient(
+        self, new: Mapping[str, AnyArray], lasting: str, usual: str, firing: BoolArray
+    ) -> BoolArray:
+        """(n,) a wait is longer than this job's waits are, or an alert already speaks of it."""
+        longer: BoolArray = new[lasting] >= self.pause_ratio * new[usual]
+        return longer | firing
 
     def _learn(
         self,
