@@ -28,6 +28,8 @@ def hot_and_held_back(values: dict[str, Floats]) -> None:
     used = 76.0 + 0.5 * np.maximum(np.arange(ticks) - ticks // 3, 0)
     values["memory_used_bytes"][:, 0, 1] = np.minimum(used, 78.9) * 2.0**30
     values["gpu_utilization_ratio"][ticks // 3 :, 0, 1] = 0.0
+    leaks = (75.5 + 0.1 * np.arange(ticks)) * 2.0**30
+    values["memory_used_bytes"][:, 1, :] = leaks[:, None]
     values["temperature_celsius"][:, 1, 4] = 60.0
     values["power_watts"][ticks // 3 :, 1, 4] = 140.0
     values["power_limit_watts"][:, 0, 4] = 500.0

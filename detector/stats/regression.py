@@ -95,6 +95,13 @@ class Regression:
         """Return the value that the line has at the time of the last value."""
         return self.mean_value - self.slope() * self.mean_time
 
+    def certainty(self) -> FloatArray:
+        """Return the slope over its standard error; 0 for a flat series, 1e6 at most."""
+        explained = self.r_squared()
+        degrees = np.maximum(self.weight - 2.0, 0.0)
+        unexplained = np.maximum(1.0 - explained, 1e-12)
+        return np.minimum(np.sqrt(degrees * explained / unexplained), 1e6)
+
     def r_squared(self) -> FloatArray:
         """Return the share of variance explained, 0 to 1; 0 for a flat series."""
         total = self.stt * self.syy
