@@ -22,6 +22,7 @@ from api.notices import LogEntry, Receiver, append_event, queue_notices
 from api.routing import Routing
 from api.tables import (
     IS_OPEN,
+    DeliveryState,
     alert,
     attempt,
     delivery,
@@ -250,7 +251,11 @@ class Clockwork:
         # By the store's own clock: a replay of old telemetry is kept as long as anything else.
         old = (
             sa.select(alert.c.alert_id)
-            .where(alert.c.state == State.RESOLVED.value, alert.c.changed_ms < before_ms)
+            .where(
+                alert.c.state == State.RESOLVED.value,
+                alert.c.changed_ms < before_ms,
+                ~_untold(alert.c.alert_id),
+            )
             .order_by(alert.c.changed_ms)
             .limit(_BATCH)
         )
@@ -274,6 +279,18 @@ class Clockwork:
                 )
             )
         return len(ids)
+
+
+def _untold(alert_id: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Tell whether a notice of an alert still waits."""
+    return (
+        sa.exists()
+        .where(
+            delivery.c.alert_id == alert_id,
+            delivery.c.state.in_((DeliveryState.PENDING, DeliveryState.LEASED)),
+        )
+        .correlate(alert)
+    )
 
 
 def _expired(now_ms: int) -> sa.Select[Any]:  # Any: the row is that of the whole table

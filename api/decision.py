@@ -346,7 +346,10 @@ def _told(
     done = sa.case((delivery.c.state == DeliveryState.DONE, delivery.c.finished_ms))
     query = (
         sa.select(delivery.c.alert_id, delivery.c.endpoint, sa.func.max(done))
-        .where(delivery.c.alert_id.in_(sorted(ids)), delivery.c.attempts > 0)
+        .where(
+            delivery.c.alert_id.in_(sorted(ids)),
+            sa.or_(delivery.c.attempts > 0, delivery.c.unsure),
+        )
         .group_by(delivery.c.alert_id, delivery.c.endpoint)
     )
     return {(row[0], row[1]): row[2] for row in connection.execute(query)}

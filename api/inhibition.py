@@ -183,7 +183,12 @@ class Inhibition:
 
     def __init__(self, roots: Iterable[AlertFacts]) -> None:
         # The gravest first, then the oldest: who asks twice gets the same answer.
-        self._roots = sorted(roots, key=lambda r: (-r.rank, r.started_ms, r.alert_id))
+        ordered = sorted(roots, key=lambda r: (-r.rank, r.started_ms, r.alert_id))
+        # By what they could share with a symptom: in a storm each would else be held against all.
+        self._near: dict[tuple[str, str], list[tuple[int, AlertFacts]]] = {}
+        for place, root in enumerate(ordered):
+            for key in _keys(root, root.fingerprint):
+                self._near.setdefault(key, []).append((place, root))
 
     @classmethod
     def read(cls, connection: sa.Connection, symptoms: Sequence[AlertFacts]) -> Self:
@@ -215,7 +220,22 @@ class Inhibition:
 
     def root_of(self, symptom: AlertFacts) -> str | None:
         """Return the id of the alert that explains this one, or None."""
-        for root in self._roots:
+        found: dict[int, AlertFacts] = {}
+        for key in _keys(symptom, symptom.caused_by):
+            found.update(self._near.get(key, ()))
+        for _, root in sorted(found.items(), key=lambda item: item[0]):
             if root.alert_id != symptom.alert_id and explains(root, symptom):
                 return root.alert_id
         return None
+
+
+def _keys(facts: AlertFacts, fingerprint: str | None) -> list[tuple[str, str]]:
+    """Return what an alert may share with one that explains it."""
+    found = {
+        "cause": fingerprint,
+        "gpu": facts.gpu_uuid,
+        "node": facts.node,
+        "job": facts.job,
+        "rack": facts.rack,
+    }
+    return [(name, value) for name, value in found.items() if value]

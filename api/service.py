@@ -22,15 +22,18 @@ from api.ingest import AlertIngest
 from api.ledger import Ledger, Route
 from api.lifecycle import LifecycleRules
 from api.metrics import ApiMetrics
-from api.notify.outbox import Outbox
+from api.notices import BySeverity
+from api.notify.channel import target_of, terms_of
+from api.notify.failing import FailureWatch
+from api.notify.outbox import Decider, Outbox
+from api.notify.pacing import Breaker
 from api.notify.sender import HttpSender
-from api.notify.webhook import WebhookAdapter
-from api.notify.worker import DeliveryWorker, Target
+from api.notify.worker import DeliveryWorker
 from api.queries import Queries
 from api.routing import Routing
 from api.security.secretbox import SecretBox
 from api.server import StoppableServer, listening_socket
-from api.settings import ApiSettings, EndpointSettings, secret_bytes
+from api.settings import ApiSettings
 from api.silences import Silences
 from bus.protocol import Bus
 from schemas.errors import ForeshockError
@@ -73,7 +76,15 @@ class ApiService:
         self._prefix = prefix
         self._data_dir = data_dir
         self._metrics = ApiMetrics(self.registry)
-        self._targets = {e.name: _target(e) for e in settings.endpoints if e.enabled}
+        self._sender = HttpSender(
+            connect_seconds=settings.delivery.connect_seconds,
+            total_seconds=settings.delivery.total_seconds,
+        )
+        self._targets = {
+            e.name: target_of(e, self._sender, settings.delivery)
+            for e in settings.endpoints
+            if e.enabled
+        }
         self._readiness: Readiness | None = None
         self._store: Database | None = None
         self._address: tuple[str, int] | None = None
@@ -124,26 +135,9 @@ class ApiService:
             raise self._failure
 
     def _run(self, database: Database, stop: threading.Event) -> None:
-        delivery = self._settings.delivery
-        sender = HttpSender(
-            connect_seconds=delivery.connect_seconds, total_seconds=delivery.total_seconds
-        )
         routing = self._routing(database)
         decisions = self._decisions(routing)
-        outbox = Outbox(
-            database,
-            owner=secrets.token_hex(8),
-            lease_seconds=delivery.lease_seconds,
-            decisions=decisions,
-        )
-        outbox.sync_endpoints(self._settings.endpoints, time.time_ns() // 1_000_000)
-        worker = DeliveryWorker(
-            outbox=outbox,
-            targets=self._targets,
-            sender=sender,
-            settings=delivery,
-            metrics=self._metrics,
-        )
+        worker = self._worker(database, self._outbox(database, decisions))
         feed = Feed()
         ingest = self._ingest(database, routing, feed, worker)
 
@@ -183,7 +177,43 @@ class ApiService:
             deadline = time.monotonic() + _JOIN_SECONDS
             for thread in threads:
                 thread.join(max(0.0, deadline - time.monotonic()))
-            sender.close()
+
+    def _outbox(self, database: Database, decisions: Decider) -> Outbox:
+        """Open the queue, with what is known of each receiver."""
+        delivery = self._settings.delivery
+        outbox = Outbox(
+            database,
+            owner=secrets.token_hex(8),
+            lease_seconds=delivery.lease_seconds,
+            terms={name: terms_of(target, delivery) for name, target in self._targets.items()},
+            decisions=decisions,
+            breaker=Breaker(
+                failures=delivery.breaker_failures,
+                first_ms=round(delivery.breaker_seconds * 1000),
+                longest_ms=round(delivery.breaker_max_seconds * 1000),
+            ),
+            digest_after_seconds=delivery.digest_after_seconds,
+        )
+        outbox.sync_endpoints(self._settings.endpoints, time.time_ns() // 1_000_000)
+        return outbox
+
+    def _worker(self, database: Database, outbox: Outbox) -> DeliveryWorker:
+        delivery = self._settings.delivery
+        everybody = BySeverity(
+            [
+                Route(endpoint=e.name, severity_min=e.severity_min)
+                for e in self._settings.endpoints
+                if e.enabled
+            ]
+        )
+        return DeliveryWorker(
+            outbox=outbox,
+            targets=self._targets,
+            settings=delivery,
+            metrics=self._metrics,
+            # Not by the routes of alerts: that one of them is deaf concerns every other endpoint.
+            watch=FailureWatch(database, everybody, delivery.failing_seconds),
+        )
 
     def _routing(self, database: Database) -> Routing:
         """Put the stored tree over the endpoints of the settings."""
@@ -277,10 +307,3 @@ class ApiService:
             _log.info("api_listening", host=host, port=port)
             server.run(sockets=[listener])
             _log.info("api_stopped")
-
-
-def _target(endpoint: EndpointSettings) -> Target:
-    adapter = WebhookAdapter(
-        url=endpoint.url.get_secret_value(), keys=(secret_bytes(endpoint.signing_secret()),)
-    )
-    return Target(adapter=adapter, allow_private=endpoint.allow_private)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import ipaddress
 from pathlib import Path
-from typing import Literal, Self
-from urllib.parse import urlsplit
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from api.endpoints import EndpointSettings, secret_bytes
 from schemas.alert import Severity
 from schemas.errors import ConfigError
 
@@ -20,111 +18,8 @@ __all__ = [
     "EndpointSettings",
     "LifecycleSettings",
     "is_loopback_host",
+    "secret_bytes",
 ]
-
-_SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix that Standard Webhooks gives every secret
-
-
-class EndpointSettings(BaseModel):
-    """One receiver of notifications."""
-
-    # Errors must not print what was typed: it is a secret.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    name: str = Field(
-        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
-        description="Short name of the endpoint: lower-case letters, digits, - and _.",
-    )
-    type: Literal["webhook"] = Field(
-        default="webhook", description="Kind of receiver: webhook is signed Standard Webhooks."
-    )
-    url: SecretStr = Field(description="Where to POST: http or https. Treated as a secret.")
-    secret: SecretStr | None = Field(
-        default=None,
-        description="Signing secret: whsec_ and the base64 of 24 to 64 random bytes.",
-    )
-    secret_file: Path | None = Field(
-        default=None, description="File that holds the signing secret, instead of secret."
-    )
-    severity_min: Severity = Field(
-        default=Severity.WARNING, description="Least severity sent: info, warning or critical."
-    )
-    enabled: bool = Field(default=True, description="Whether anything is sent to it.")
-    allow_private: bool = Field(
-        default=False,
-        description="Whether the receiver may have a loopback or private address. "
-        "Addresses of cloud metadata services are refused always.",
-    )
-
-    @field_validator("url")
-    @classmethod
-    def _web_address(cls, value: SecretStr) -> SecretStr:
-        parts = urlsplit(value.get_secret_value())
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError("an endpoint's url must be http:// or https:// with a host")
-        if parts.username is not None or parts.password is not None:
-            raise ValueError("an endpoint's url must not carry a user name or password")
-        return value
-
-    @field_validator("secret")
-    @classmethod
-    def _signing_secret(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
-            secret_bytes(value.get_secret_value())
-        return value
-
-    @model_validator(mode="after")
-    def _one_secret(self) -> Self:
-        if (self.secret is None) == (self.secret_file is None):
-            raise ValueError("an endpoint needs either secret or secret_file")
-        return self
-
-    @property
-    def host(self) -> str:
-        """Host name of the receiver: the only part of the URL that may be shown."""
-        return urlsplit(self.url.get_secret_value()).hostname or ""
-
-    def signing_secret(self) -> str:
-        """Return the ``whsec_`` secret, from the settings or from its file.
-
-        Raises
-        ------
-        ConfigError
-            If the file cannot be read or holds no secret.
-        """
-        if self.secret is not None:
-            return self.secret.get_secret_value()
-        path = self.secret_file or Path()
-        try:
-            text = path.read_text(encoding="utf-8").strip()
-            secret_bytes(text)
-        except (OSError, ValueError) as exc:
-            reason = exc.strerror if isinstance(exc, OSError) else "no whsec_ secret in it"
-            raise ConfigError(
-                f"secret_file of endpoint {self.name!r} cannot be used: {path}: {reason}"
-            ) from exc
-        return text
-
-
-def secret_bytes(secret: str) -> bytes:
-    """Return the key of a ``whsec_`` secret.
-
-    Raises
-    ------
-    ValueError
-        If it is not ``whsec_`` and the base64 of 24 to 64 bytes (Standard Webhooks 1.0.0,
-        section "Symmetric"). The text never shows the secret.
-    """
-    message = "a webhook secret is whsec_ followed by the base64 of 24 to 64 bytes"
-    if not secret.startswith(_SECRET_PREFIX):
-        raise ValueError(message)
-    try:
-        key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
-    except binascii.Error:
-        raise ValueError(message) from None
-    if not 24 <= len(key) <= 64:
-        raise ValueError(message)
-    return key
 
 
 class DeliverySettings(BaseModel):
@@ -155,7 +50,35 @@ class DeliverySettings(BaseModel):
     per_endpoint: int = Field(
         default=4, ge=1, le=32, description="Attempts under way at once per endpoint."
     )
-    concurrency: int = Field(default=16, ge=1, le=64, description="Attempts under way at once.")
+    concurrency: int = Field(default=32, ge=1, le=64, description="Attempts under way at once.")
+    digest_after_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        description="Where more waits than the receiver takes, for so long, one message tells all "
+        "of it; and no more than one in this time. In seconds.",
+    )
+    breaker_failures: int = Field(
+        default=5,
+        ge=1,
+        description="Failures of line or server in a row after which an endpoint is only probed.",
+    )
+    breaker_seconds: float = Field(
+        default=30.0, gt=0, description="Wait before the first probe, doubling, in seconds."
+    )
+    breaker_max_seconds: float = Field(
+        default=600.0, gt=0, description="Longest wait between two probes, in seconds."
+    )
+    failing_seconds: float = Field(
+        default=300.0,
+        gt=0,
+        description="An endpoint that takes nothing for so long is told through the others, in "
+        "seconds.",
+    )
+    public_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$",
+        description="Address of this api as people reach it, for links in messages.",
+    )
 
 
 class LifecycleSettings(BaseModel):

@@ -24,6 +24,7 @@ __all__ = [
     "event",
     "idempotency",
     "metadata",
+    "pace",
     "routing",
     "series",
     "silence",
@@ -181,10 +182,36 @@ delivery = sa.Table(
     sa.Column("group_key", sa.Text, nullable=False, server_default=""),
     # Why it waits, was cancelled, or came late; for people.
     sa.Column("note", sa.Text),
+    # Delivery whose message tells this one too, in a storm; its own id at the one that is sent.
+    sa.Column("digest", sa.BigInteger),
+    # Whether the receiver may have it though nobody confirmed it: the line broke while it waited
+    # for an answer, or the sender died.
+    sa.Column("unsure", sa.Boolean, nullable=False, server_default=sa.false()),
+    # When somebody last asked for it to be sent again.
+    sa.Column("replayed_ms", sa.BigInteger),
     sa.UniqueConstraint("event_id", "endpoint", name="uq_delivery_event"),
     sa.Index("ix_delivery_due", "state", "endpoint", "next_at_ms"),
     sa.Index("ix_delivery_order", "endpoint", "alert_id", "id"),
+    sa.Index("ix_delivery_group", "endpoint", "group_key", "id"),
+    sa.Index("ix_delivery_digest", "digest"),
     sqlite_autoincrement=True,
+)
+
+pace = sa.Table(
+    "pace",
+    metadata,
+    # State of a receiver, see api.notify.pacing.Pace. Outlives a restart: a bucket that starts
+    # full again would break the provider's limit.
+    sa.Column("endpoint", sa.String(64), primary_key=True),
+    sa.Column("tokens", sa.Float),
+    sa.Column("tokens_ms", sa.BigInteger, nullable=False),
+    sa.Column("failures", sa.Integer, nullable=False),
+    sa.Column("probe_ms", sa.BigInteger),
+    sa.Column("probes", sa.Integer, nullable=False),
+    sa.Column("failing_since_ms", sa.BigInteger),
+    sa.Column("digest_ms", sa.BigInteger),
+    # Start of the open alert that says that it fails.
+    sa.Column("told_ms", sa.BigInteger),
 )
 
 attempt = sa.Table(

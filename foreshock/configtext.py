@@ -152,6 +152,8 @@ def sample_toml() -> str:
     for section, group in groupby(rows(Settings), key=lambda row: row.section):
         if section.endswith("[]"):
             lines += ["", f"# One such table per entry:\n# [[{section.removesuffix('[]')}]]"]
+        elif "[]" in section:
+            lines += ["", f"# A table of the entry above:\n# [{section.replace('[]', '')}]"]
         elif section:
             lines += ["", f"[{section}]"]
         for row in group:
@@ -165,7 +167,7 @@ def _sample_lines(row: Row) -> Iterator[str]:
     yield from textwrap.wrap(words, _WIDTH, initial_indent="# ", subsequent_indent="# ")
     default = _shown_default(row)
     # Keys of an array's table are commented once more than the rest: alone they mean nothing.
-    mark = "# " if row.section.endswith("[]") else "#"
+    mark = "# " if "[]" in row.section else "#"
     yield f"{mark}{_key(row.name)} = {default}" if default else f"{mark}{_key(row.name)} ="
 
 

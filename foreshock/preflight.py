@@ -82,6 +82,7 @@ def _api(settings: Settings) -> Iterator[Callable[[], object]]:
     for endpoint in settings.api.endpoints:
         if endpoint.enabled:
             yield endpoint.signing_secret
+            yield endpoint.access_token
 
 
 #: Service to the checks of its settings, each of which raises ConfigError.

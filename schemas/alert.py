@@ -123,6 +123,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "stale_values",
         "clock_skew",
         "bad_data",
+        "delivery_failing",
     ),
     "inefficiency": ("idle_allocated", "data_starvation", "low_utilization"),
     "novelty": ("multivariate", "drift"),

@@ -44,12 +44,21 @@ class Outcome:
         Why it failed, without URL or secret; None if delivered.
     retry_after_seconds
         What the receiver asked for, or None.
+    unsure
+        Whether the receiver may have it all the same: it was sent, and no answer came.
     """
 
     verdict: Verdict
     status: int | None = None
     error: str | None = None
     retry_after_seconds: float | None = None
+    unsure: bool = False
+
+    @property
+    def line_failed(self) -> bool:
+        """Whether line or server failed, rather than that the receiver refused this message."""
+        gone = self.status is None or self.status >= 500
+        return self.verdict is Verdict.TRANSIENT and gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,13 @@ from api.notify.wire import Deadline, PinnedBackend
 __all__ = ["HttpSender", "SendError", "Sender", "tls_context"]
 
 _READ_CAP_BYTES = 65_536
+#: Failures before these, the receiver has seen nothing.
+_AFTER_CONNECT = (
+    httpcore2.ReadError,
+    httpcore2.ReadTimeout,
+    httpcore2.WriteError,
+    httpcore2.WriteTimeout,
+)
 
 
 class SendError(Exception):
@@ -31,11 +38,14 @@ class SendError(Exception):
         What failed: never a URL, which may be a secret.
     permanent
         Whether trying again is pointless until somebody changes something.
+    unsure
+        Whether the request may have arrived: it was sent, at least in part.
     """
 
-    def __init__(self, message: str, *, permanent: bool = False) -> None:
+    def __init__(self, message: str, *, permanent: bool = False, unsure: bool = False) -> None:
         super().__init__(message)
         self.permanent = permanent
+        self.unsure = unsure
 
 
 class Sender(Protocol):
@@ -106,11 +116,13 @@ class HttpSender:
         except (httpcore2.NetworkError, httpcore2.TimeoutException, OSError) as exc:
             raise _failure(exc, host) from None
         except (httpcore2.ProtocolError, httpcore2.UnsupportedProtocol, ValueError) as exc:
-            raise SendError(f"no valid answer from {host}: {type(exc).__name__}") from None
+            message = f"no valid answer from {host}: {type(exc).__name__}"
+            raise SendError(message, unsure=isinstance(exc, httpcore2.ProtocolError)) from None
 
     def _exchange(self, request: OutboundRequest, address: str, deadline: Deadline) -> Answer:
         backend = PinnedBackend(address, connect_seconds=self._connect_seconds, deadline=deadline)
-        headers: dict[str | bytes, str | bytes] = {**request.headers, "connection": "close"}
+        headers: list[tuple[str | bytes, str | bytes]] = [*request.headers.items()]
+        headers.append(("connection", "close"))
         with (
             httpcore2.ConnectionPool(
                 ssl_context=self._context(request.ca_file), network_backend=backend
@@ -145,4 +157,6 @@ def _failure(exc: Exception, host: str) -> SendError:
                 permanent=True,
             )
         cause = cause.__cause__ or cause.__context__
-    return SendError(f"no answer from {host}: {type(exc).__name__}")
+    return SendError(
+        f"no answer from {host}: {type(exc).__name__}", unsure=isinstance(exc, _AFTER_CONNECT)
+    )

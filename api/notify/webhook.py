@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from api.notify.base import Answer, Notice, OutboundRequest
+from api.notify.pacing import Rate
 from api.notify.retry import Outcome, Verdict, classify_status, parse_retry_after
 from api.notify.signing import signed_headers
 
@@ -28,6 +29,9 @@ class WebhookAdapter:
         Signing keys; the first is the present one.
     """
 
+    rate: Rate | None = None
+    digests = False
+
     def __init__(self, *, url: str, keys: tuple[bytes, ...]) -> None:
         self._url = url
         self._keys = keys
@@ -35,10 +39,12 @@ class WebhookAdapter:
     def request(self, notice: Notice, *, now_seconds: int) -> OutboundRequest:
         """Build the signed request."""
         body = webhook_body(notice.event)
+        replay = {"foreshock-replay": "true"} if notice.replayed else {}
         headers = {
             "content-type": "application/json",
             "user-agent": "foreshock",
             "foreshock-attempt": str(notice.attempt),
+            **replay,
             **signed_headers(self._keys, notice.webhook_id, now_seconds, body),
         }
         return OutboundRequest(url=self._url, headers=headers, body=body)

@@ -6,36 +6,54 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
 from api.metrics import ApiMetrics
-from api.notify.base import Adapter, Notice
+from api.notify.base import Channel, Notice
 from api.notify.outbox import Claim, Outbox
 from api.notify.retry import Outcome, Verdict, decide
-from api.notify.sender import Sender, SendError
 from api.settings import DeliverySettings
+from api.tables import DeliveryState
 from schemas.errors import DataDirError, StoreError
 
-__all__ = ["DeliveryWorker", "Target"]
+__all__ = ["DeliveryWorker", "Target", "Watch"]
 
 _IDLE_SECONDS = 1.0
 _STOP_SECONDS = 5.0
 #: An attempt that outlives its time by so much is given up from outside: name resolution, for
 #: one, knows no deadline.
 _SLACK_SECONDS = 5.0
+_WATCH_SECONDS = 5.0
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An endpoint as the worker needs it."""
+    """An endpoint as the worker needs it.
 
-    adapter: Adapter
-    allow_private: bool
+    Parameters
+    ----------
+    channel
+        How to send.
+    schedule
+        Wait before each attempt in seconds; None for that of the settings.
+    """
+
+    channel: Channel
+    schedule: Sequence[float] | None = None
+
+
+class Watch(Protocol):
+    """Looks at the endpoints now and then."""
+
+    def look(self, now_ms: int) -> None:
+        """Tell through the other endpoints which one takes nothing."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +68,21 @@ class _UnderWay:
 class DeliveryWorker:
     """Claims due deliveries and sends each in a thread of its own.
 
-    The threads are daemons: a receiver that answers a byte at a time must not hold up the end
-    of the process. Its delivery is sent again after the lease, under the same id.
+    The threads are daemons: what hangs must not hold up the end of the process. Its delivery is
+    sent again after the lease, under the same id.
 
     Parameters
     ----------
-    outbox, targets, sender
-        What to send, to whom, by what.
+    outbox, targets
+        What to send, and to whom.
     settings
         Schedule, limits, leases.
     metrics
         Counters.
+    watch
+        Tells which endpoint takes nothing; may be None.
+    slack_seconds
+        By how much an attempt may outlive its time.
     now_ms
         Clock, unix milliseconds.
     """
@@ -70,20 +92,23 @@ class DeliveryWorker:
         *,
         outbox: Outbox,
         targets: Mapping[str, Target],
-        sender: Sender,
         settings: DeliverySettings,
         metrics: ApiMetrics,
+        watch: Watch | None = None,
+        slack_seconds: float = _SLACK_SECONDS,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._outbox = outbox
         self._targets = dict(targets)
-        self._sender = sender
         self._settings = settings
         self._metrics = metrics
+        self._watch = watch
+        self._slack_seconds = slack_seconds
         self._now_ms = now_ms
         self._lock = threading.Lock()
         self._under_way: dict[int, _UnderWay] = {}
         self._renewed_at = time.monotonic()
+        self._watched_at = time.monotonic()
         self._wake = threading.Event()
         self._random = random.Random()
         self.problem: str | None = None
@@ -116,6 +141,7 @@ class DeliveryWorker:
         now_ms = self._now_ms()
         self._give_up_overdue()
         self._renew(now_ms)
+        self._look(now_ms)
         due_ms = self._outbox.next_due_ms()
         self.problem = None
         if due_ms is None or due_ms > now_ms:
@@ -124,10 +150,15 @@ class DeliveryWorker:
         with self._lock:
             busy = Counter(one.claim.endpoint for one in self._under_way.values())
         limit = self._settings.concurrency - busy.total()
-        room = {name: self._settings.per_endpoint - busy[name] for name in self._targets}
+        # Who has least under way comes first, so that no endpoint takes the others' places.
+        names = sorted(self._targets, key=lambda name: (busy[name], self._random.random()))
+        room = {name: self._settings.per_endpoint - busy[name] for name in names}
         if limit <= 0 or not any(free > 0 for free in room.values()):
             return _IDLE_SECONDS  # an attempt that ends wakes the loop
-        claims = self._outbox.claim(room, limit, now_ms)
+        self._start(self._outbox.claim(room, limit, now_ms), now_ms)
+        return _IDLE_SECONDS
+
+    def _start(self, claims: Sequence[Claim], now_ms: int) -> None:
         begun = time.monotonic()
         with self._lock:
             self._under_way.update(
@@ -137,7 +168,6 @@ class DeliveryWorker:
             threading.Thread(
                 target=self._deliver, args=(claim,), name="foreshock-deliver", daemon=True
             ).start()
-        return _IDLE_SECONDS
 
     def _renew(self, now_ms: int) -> None:
         if time.monotonic() - self._renewed_at < self._settings.lease_seconds / 3:
@@ -148,22 +178,29 @@ class DeliveryWorker:
         if ids:
             self._outbox.renew(ids, now_ms)
 
+    def _look(self, now_ms: int) -> None:
+        if self._watch is None or time.monotonic() - self._watched_at < _WATCH_SECONDS:
+            return
+        self._watched_at = time.monotonic()
+        self._watch.look(now_ms)
+
     def _give_up_overdue(self) -> None:
         """Free the places of attempts that should have ended long ago; their threads may go on."""
-        limit = time.monotonic() - self._settings.total_seconds - _SLACK_SECONDS
+        limit = time.monotonic() - self._settings.total_seconds - self._slack_seconds
         with self._lock:
             overdue = [one for one in self._under_way.values() if one.begun < limit]
             for one in overdue:
                 del self._under_way[one.claim.id]
         for one in overdue:
-            outcome = Outcome(verdict=Verdict.TRANSIENT, error="the attempt did not end in time")
+            error = "the attempt did not end in time"
+            outcome = Outcome(verdict=Verdict.TRANSIENT, error=error, unsure=True)
             self._finish(one.claim, outcome, one.started_ms)
 
     def _deliver(self, claim: Claim) -> None:
         """One attempt, from claim to result; runs in its own thread and never raises."""
         try:
             started_ms = self._now_ms()
-            outcome = self._attempt(claim, started_ms)
+            outcome = self._attempt(claim)
             with self._lock:
                 given_up = claim.id not in self._under_way
             if not given_up:
@@ -179,33 +216,41 @@ class DeliveryWorker:
                 self._under_way.pop(claim.id, None)
             self._wake.set()
 
-    def _attempt(self, claim: Claim, now_ms: int) -> Outcome:
-        target = self._targets[claim.endpoint]
-        notice = Notice(webhook_id=claim.webhook_id, attempt=claim.attempts + 1, event=claim.event)
-        request = target.adapter.request(notice, now_seconds=now_ms // 1000)
+    def _attempt(self, claim: Claim) -> Outcome:
+        notice = Notice(
+            webhook_id=claim.webhook_id,
+            attempt=claim.attempts + 1,
+            event=claim.event,
+            kind=claim.kind,
+            delayed=claim.delayed,
+            replayed=claim.replayed,
+            digest=claim.digest,
+        )
         try:
-            answer = self._sender.send(request, allow_private=target.allow_private)
-        except SendError as exc:
-            verdict = Verdict.PERMANENT if exc.permanent else Verdict.TRANSIENT
-            return Outcome(verdict=verdict, error=str(exc))
-        return target.adapter.judge(answer, now_seconds=self._now_ms() / 1000)
+            return self._targets[claim.endpoint].channel.deliver(notice)
+        except Exception as exc:  # noqa: BLE001 - else the same event would come back for ever
+            # Without the text and the traceback: both may hold the request.
+            _log.error("notice_not_built", endpoint=claim.endpoint, error=type(exc).__name__)
+            error = f"the message could not be built or sent: {type(exc).__name__}"
+            return Outcome(verdict=Verdict.PERMANENT, error=error)
 
     def _finish(self, claim: Claim, outcome: Outcome, started_ms: int) -> None:
+        schedule = self._targets[claim.endpoint].schedule or self._settings.schedule_seconds
         decision = decide(
             outcome,
             attempts=claim.attempts + 1,
             refusals=claim.refusals + (outcome.verdict is Verdict.PERMANENT),
-            schedule=self._settings.schedule_seconds,
+            schedule=schedule,
             permanent_retry_seconds=self._settings.permanent_retry_seconds,
             jitter=self._random.uniform(-1.0, 1.0),
         )
         now_ms = self._now_ms()
-        self._outbox.finish(claim, outcome, decision, started_ms=started_ms, now_ms=now_ms)
+        state = self._outbox.finish(claim, outcome, decision, started_ms=started_ms, now_ms=now_ms)
         self._metrics.attempts.labels(endpoint=claim.endpoint, result=outcome.verdict.value).inc()
         self._metrics.attempt_seconds.labels(endpoint=claim.endpoint).observe(
             max(0, now_ms - started_ms) / 1000
         )
-        if decision.dead:
+        if state == DeliveryState.DEAD:
             self._metrics.dead.labels(endpoint=claim.endpoint).inc()
             _log.error(
                 "delivery_dead",

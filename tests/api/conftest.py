@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 import structlog
+import trustme
 
 from api.database import Database
 from api.service import ApiService
@@ -354,3 +355,22 @@ def secret() -> str:
 @pytest.fixture(scope="session")
 def fast() -> DeliverySettings:
     return FAST
+
+
+@pytest.fixture(scope="session")
+def authority() -> trustme.CA:
+    """An authority of our own, for receivers that speak TLS."""
+    return trustme.CA()
+
+
+@pytest.fixture(scope="session")
+def tls_material(authority: trustme.CA) -> Any:
+    """A certificate for localhost and 127.0.0.1."""
+    return authority.issue_cert("localhost", "127.0.0.1")
+
+
+@pytest.fixture
+def ca_file(authority: trustme.CA, tmp_path: Path) -> Path:
+    path = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return path

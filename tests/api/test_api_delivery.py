@@ -206,21 +206,21 @@ _SENDER = """
     from pathlib import Path
     from api.database import Database
     from api.notify.outbox import Outbox
-    from api.notify.worker import DeliveryWorker, Target
-    from api.notify.webhook import WebhookAdapter
+    from api.notify.channel import target_of
+    from api.notify.worker import DeliveryWorker
     from api.notify.sender import HttpSender
-    from api.settings import DeliverySettings, secret_bytes
+    from api.settings import DeliverySettings, EndpointSettings
     from api.metrics import ApiMetrics
     from prometheus_client import CollectorRegistry
 
     folder, url, secret = sys.argv[1:]
     database = Database.open(None, Path(folder))
     settings = DeliverySettings(lease_seconds=1.0)
+    sender = HttpSender(connect_seconds=5, total_seconds=15)
+    endpoint = EndpointSettings(name="noc", url=url, secret=secret, allow_private=True)
     DeliveryWorker(
         outbox=Outbox(database, owner="first", lease_seconds=1.0),
-        targets={"noc": Target(
-            adapter=WebhookAdapter(url=url, keys=(secret_bytes(secret),)), allow_private=True)},
-        sender=HttpSender(connect_seconds=5, total_seconds=15),
+        targets={"noc": target_of(endpoint, sender, settings)},
         settings=settings,
         metrics=ApiMetrics(CollectorRegistry()),
     ).run(threading.Event())

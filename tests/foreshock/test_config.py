@@ -191,7 +191,7 @@ def test_a_wrong_variable_is_named(tmp_path: Path, environ: dict[str, str], word
         ("[api.endpoints]\nname = 'a'\n", r"a list of tables: write \[\[api.endpoints\]\]"),
         (
             "[[api.endpoints]]\nname = 'a'\n",
-            r"url in entry 1 of \[\[api.endpoints\]\] .* not given",
+            r"url in entry 1 of \[\[api.endpoints\]\] .* of type webhook needs url",
         ),
         (
             "[[api.endpoints]]\nname='a'\nurl='http://a'\nsecret='x'\n",
