@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from foreshock.peoplecmd import endpoints_app, keys_app
 from foreshock.roles import Role
 from schemas.errors import ConfigError, ForeshockError, SourceError
 
@@ -39,6 +40,8 @@ app.add_typer(topics_app, name="topics")
 app.add_typer(config_app, name="config")
 bench_app = typer.Typer(help="Measurements that anyone can repeat.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+app.add_typer(endpoints_app, name="endpoints")
+app.add_typer(keys_app, name="keys")
 
 ConfigOption = Annotated[
     Path | None,
