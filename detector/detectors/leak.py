@@ -55,6 +55,10 @@ class Leak:
     loading_fill, loading_seconds
         A rise that began below this share of the capacity may be a job loading its weights and
         is believed only after so many seconds.
+    idle_loading_seconds, working_ratio
+        The same while the GPU was not used above this utilisation, 0 to 1, since the rise began:
+        weights that come from a shared filesystem may take a quarter of an hour and compute
+        nothing.
     min_rise_bytes
         Rise since the last step before anything is said, bytes.
     min_fill
@@ -149,6 +153,8 @@ class Leak:
     first_seconds: float = 600.0
     loading_fill: float = 0.5
     loading_seconds: float = 600.0
+    idle_loading_seconds: float = 3600.0
+    working_ratio: float = 0.2
     min_rise_bytes: float = _GIB
     min_fill: float = 0.6
     step_bytes: float = 2 * _GIB
@@ -184,7 +190,7 @@ class Leak:
     scope: ClassVar[Scope] = Scope.GPU
     peers: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ("memory_used_bytes", "memory_total_bytes")
-    helps: ClassVar[tuple[str, ...]] = ("memory_reserved_bytes",)
+    helps: ClassVar[tuple[str, ...]] = ("memory_reserved_bytes", "gpu_utilization_ratio")
 
     def __post_init__(self) -> None:
         require_positive(slow_seconds=self.slow_seconds, fast_seconds=self.fast_seconds)
@@ -230,6 +236,7 @@ class Leak:
             "base": Field("f8"),
             "age": Field("f8", 0.0),
             "wait": Field("f4", 0.0),
+            "worked": Field("?", 0),
             "last": Field("f8"),
             "last_ts": Field("i8", -1),
             "job": Field("i4", MISSING_CODE),
@@ -309,6 +316,9 @@ class Leak:
         jump = np.maximum(self.step_bytes, self.step_ratio * np.nan_to_num(capacity))
         moved = usable & (frame.job != state["job"])
         stepped = usable & (~(np.abs(used - state["last"]) <= jump) | moved)
+        # With the first work the loading is over, and what follows is another trend.
+        begins = ~state["worked"] & (frame["gpu_utilization_ratio"] >= self.working_ratio)
+        stepped |= usable & begins & (state["age"] > 0.0)
         return _Now(
             used=used,
             capacity=capacity,
@@ -352,6 +362,9 @@ class Leak:
             "wait": np.where(stepped, np.where(met, self.first_seconds, 0.0), state["wait"]).astype(
                 np.float32
             ),
+            # Where nobody reads the utilisation it is taken for work.
+            "worked": np.where(stepped, False, state["worked"])
+            | (usable & ~(frame["gpu_utilization_ratio"] < self.working_ratio)),
             "last": np.where(usable, used, last),
             "last_ts": np.where(usable, frame.ts, state["last_ts"]),
             "job": np.where(usable, frame.job, state["job"]).astype(np.int32),
@@ -370,7 +383,8 @@ class Leak:
     def _rises(self, new: Mapping[str, AnyArray], now: _Now, crest: FloatArray) -> BoolArray:
         """(n,) the memory is past its start, grown, well filled, and higher than it ever was."""
         loading = new["base"] < self.loading_fill * now.capacity
-        old_enough = np.where(loading, self.loading_seconds, self.min_age_seconds)
+        loads = np.where(new["worked"], self.loading_seconds, self.idle_loading_seconds)
+        old_enough = np.where(loading, loads, self.min_age_seconds)
         wait = np.where(now.used >= _LATE * now.capacity, 0.0, new["wait"])
         return (
             (new["age"] >= old_enough + wait)
