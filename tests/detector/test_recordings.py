@@ -90,6 +90,7 @@ def test_the_run_gives_the_same_with_other_columns_and_rates(
     assert all("2025-09-24T03:33" <= moment <= "2025-09-24T03:35:00" for moment in times(alerts))
 
 
+@pytest.mark.slow
 def test_permuted_columns_give_the_very_same_alerts(shared: Path, tmp_path: Path) -> None:
     plain = replayed(shared / "recordings" / "timeseries" / RUN)
     other = replayed(rewritten(shared, RUN, tmp_path / "run.csv", permuted))
@@ -104,6 +105,7 @@ def test_the_baseline_is_quiet(shared: Path, tmp_path: Path, seconds: int | None
     assert serious(replayed(path)) == []
 
 
+@pytest.mark.slow
 def test_both_recordings_one_after_the_other_give_the_outlier_alone(shared: Path) -> None:
     folder = shared / "recordings" / "timeseries"
     source = ReplaySource(
