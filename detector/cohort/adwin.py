@@ -49,8 +49,8 @@ class LevelShift:
     features
         How many; five at most.
     unit
-        Size of a shift that matters, in the unit of the features. ADWIN's bound is made for
-        values from 0 to 1 and notices one unit within about six values.
+        Size of a shift that matters, in the unit of the features: they are divided by it, since
+        ADWIN's bound is made for values from 0 to 1.
     confidence
         ADWIN's delta: smaller cries wolf less often.
 
@@ -61,6 +61,8 @@ class LevelShift:
 
     Examples
     --------
+    Half an hour at one level, then another one, noticed within 25 minutes:
+
     >>> shift = LevelShift(features=1, unit=0.1)
     >>> noticed = []
     >>> for window in range(360):
@@ -68,7 +70,7 @@ class LevelShift:
     ...     said = shift.feed(window * 10_000, np.array([value]))
     ...     if said is not None and np.isfinite(said.before[0]):
     ...         noticed.append((window, round(float(said.before[0]), 2)))
-    >>> noticed[0][0] < 300, noticed[0][1]
+    >>> noticed[0][0] < 180 + 25 * 6, noticed[0][1]
     (True, 0.9)
     """
 

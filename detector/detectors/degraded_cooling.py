@@ -97,7 +97,11 @@ class DegradedCooling:
     >>> for second in range(0, 3700, 5):
     ...     heat = 62.0 if second < 3600 else 67.0
     ...     frame = Frame.of(
-    ...         metrics={"temperature_celsius": [heat], "power_watts": [600.0]},
+    ...         metrics={
+    ...             "temperature_celsius": [heat],
+    ...             "power_watts": [600.0],
+    ...             "power_default_limit_watts": [700.0],
+    ...         },
     ...         ts=[second * 1000],
     ...         dt=5.0,
     ...     )
