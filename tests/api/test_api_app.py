@@ -98,7 +98,7 @@ def test_other_methods_are_refused_as_problems(app: Any) -> None:
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-@pytest.mark.parametrize("text", ["\x00", "'; DROP TABLE alert", "%", "\\", "\ud7ff", "é" * 200])
+@pytest.mark.parametrize("text", ["'; DROP TABLE alert", "%", "\\", "\ud7ff", "é" * 200])
 def test_any_search_text_is_only_text(app: Any, text: str) -> None:
     for name in ("q", "node", "gpu", "job", "family"):
         answer = client_of(app).get("/v1/alerts", params={name: text})
