@@ -12,10 +12,20 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from prometheus_client import CollectorRegistry
 
-from api.notify.base import OutboundRequest
+from api.database import Database
+from api.ledger import Ledger, Route
+from api.metrics import ApiMetrics
+from api.notify.base import Notice, OutboundRequest
+from api.notify.outbox import Outbox
+from api.notify.retry import Outcome, Verdict
 from api.notify.sender import HttpSender, SendError
+from api.notify.worker import DeliveryWorker, Target
 from api.settings import DeliverySettings
+from api.tables import delivery
+from schemas.alert import Severity
 
 TOTAL_SECONDS = 0.6
 SECRET_PATH = "planted-secret-path"
@@ -154,3 +164,51 @@ def test_receivers_that_drip_do_not_take_the_places_of_healthy_ones(
             )
     assert "Timeout" in failed[0]["last_error"]
     assert SECRET_PATH not in str(failed)
+
+
+class _Hanging:
+    """A way to a receiver that knows no deadline, as a name server that never answers."""
+
+    rate = None
+    digests = False
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+
+    def deliver(self, notice: Notice) -> Outcome:
+        self.release.wait(30)
+        return Outcome(verdict=Verdict.DELIVERED, status=200)
+
+
+def test_an_attempt_that_hangs_outside_of_any_deadline_frees_its_place(
+    sqlite_database: Database, make_event: Any, wait_until: Any
+) -> None:
+    with sqlite_database.write() as connection:
+        route = Route(endpoint="noc", severity_min=Severity.WARNING)
+        Ledger([route]).record(connection, make_event(), 0)
+    hanging = _Hanging()
+    worker = DeliveryWorker(
+        outbox=Outbox(sqlite_database, owner="a", lease_seconds=60),
+        targets={"noc": Target(channel=hanging)},
+        settings=DeliverySettings(total_seconds=0.2, schedule_seconds=(0, 60)),
+        metrics=ApiMetrics(CollectorRegistry()),
+        slack_seconds=0.1,
+    )
+    stop = threading.Event()
+    thread = threading.Thread(target=worker.run, args=(stop,))
+    thread.start()
+
+    def given_up() -> Any:
+        with sqlite_database.read() as connection:
+            query = sa.select(delivery.c.state, delivery.c.last_error)
+            row = connection.execute(query).one()
+            return row.last_error and row
+
+    try:
+        row = wait_until(given_up)
+    finally:
+        stop.set()
+        hanging.release.set()
+        worker.wake()
+        thread.join(10)
+    assert (row.state, row.last_error) == ("pending", "the attempt did not end in time")
