@@ -187,7 +187,10 @@ def test_a_wrong_variable_is_named(tmp_path: Path, environ: dict[str, str], word
         ("[api]\nbatch_size = 0\n", "api.batch_size in .* must be at least 1"),
         ("[api]\napi_key = 'short'\n", "api.api_key .* 5 characters, it must have at least 16"),
         ("[bus]\ntransport = 'carrier pigeon'\n", "must be 'memory', 'sqlite' or 'kafka'"),
-        ("[collector]\nsource = 'x'\n", "must be 'nvml', 'simulated', 'replay', 'dcgm' or 'amdsmi'"),
+        (
+            "[collector]\nsource = 'x'\n",
+            "must be 'nvml', 'simulated', 'replay', 'dcgm' or 'amdsmi'",
+        ),
         ("[api.endpoints]\nname = 'a'\n", r"a list of tables: write \[\[api.endpoints\]\]"),
         (
             "[[api.endpoints]]\nname = 'a'\n",
