@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
 VERSION = "4.4.0"
@@ -164,10 +165,10 @@ def _alive(pid: int) -> bool:
         if os.waitpid(pid, os.WNOHANG)[0] == pid:
             return False
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        # One that has ended and that its parent, another worker, has not looked after yet is over.
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    return True
 
 
 def answers(bootstrap: str, timeout_seconds: float = 1.0) -> bool:
