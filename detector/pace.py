@@ -30,6 +30,7 @@ class Pace:
     >>> pace.limit
     128
     >>> pace.took(100, 5.0)
+    >>> pace.took(0, 9.0)
     >>> pace.limit
     20
     """
@@ -40,6 +41,8 @@ class Pace:
 
     def took(self, records: int, seconds: float) -> None:
         """Learn from a turn: so many messages in so many seconds."""
+        if records == 0:  # an idle turn says nothing of what a message costs
+            return
         if seconds > _SLOW_SECONDS:
             self.limit = max(1, int(records * _SLOW_SECONDS / seconds))
         elif seconds < _QUICK_SECONDS and records >= self.limit:

@@ -227,9 +227,9 @@ class Recorder:
         return Step(judgements={}, state={})
 
     def explain(self, kind: str, row: RowView) -> Explanation:
-        """Say nothing: there is no kind to explain."""
+        """Refuse: a recorder has no kinds. Always KeyError."""
         del row
-        raise NotImplementedError(f"a recorder has no kind {kind!r}")
+        raise KeyError(kind)
 
 
 def frames_of(samples: list[NodeSample]) -> tuple[list[Frame], list[Frame]]:
