@@ -43,8 +43,10 @@ class FileFeed:
         self._file: BinaryIO | None = None
         self._rest = b""
         self._offset = 0
-        self._history = self._place is None
-        self._ended = False
+        # What the log held when this reader was made is history. Looked at now and not at the
+        # first reading: a line that is written in between is new.
+        self._before = None if self._place is not None else self._look()
+        self._history = False
         self._skipping = False
         self._wait = 0
         self.state = FeedState.READING
@@ -68,8 +70,6 @@ class FileFeed:
 
     def lines(self) -> list[str]:
         """Return the complete lines since the last call."""
-        if self._ended:
-            self._history = False
         try:
             if self._file is None and not self._open():
                 return []
@@ -89,7 +89,7 @@ class FileFeed:
                 f"There is no kernel log {self._path}: correct collector.kernel.path, or wait "
                 "until it is written.",
             )
-            self._history = False  # whatever it will hold is new
+            self._before = None  # whatever it will hold is new
             return []
         except OSError as exc:
             self._fail(FeedState.FAILED, f"The kernel log {self._path} cannot be read: {exc}.")
@@ -125,8 +125,11 @@ class FileFeed:
         """Return the file to open and the byte to begin with."""
         place = self._place
         if place is None:
-            size = self._path.stat().st_size
-            return self._path, 0 if self._history is False else max(0, size - _HISTORY_BYTES)
+            there = self._look()
+            if self._before is None or not _is_grown(there, self._before):
+                self._before = None
+                return self._path, 0
+            return self._path, max(0, self._before.offset - _HISTORY_BYTES)
         for path in (self._path, self._path.with_name(f"{self._path.name}.1")):
             try:
                 found = path.stat()
@@ -141,10 +144,9 @@ class FileFeed:
             return []
         if os.fstat(self._file.fileno()).st_size < self._offset:  # cut and begun anew
             self._file.seek(0)
-            self._offset, self._rest, self._skipping = 0, b"", False
-        data = self._file.read(_CHUNK_BYTES) or b""
+            self._offset, self._rest, self._skipping, self._before = 0, b"", False, None
+        data = self._file.read(self._bytes_at_once()) or b""
         if not data:
-            self._ended = True
             return []
         *whole, self._rest = (self._rest + data).split(b"\n")
         self._offset += sum(len(line) + 1 for line in whole)
@@ -155,6 +157,24 @@ class FileFeed:
             del whole[0]
             self._skipping = False
         return [line.decode("utf-8", errors="replace").rstrip("\r") for line in whole]
+
+    def _bytes_at_once(self) -> int:
+        """Return how much to read, so that one reading never mixes history with what is new."""
+        old = 0
+        if self._before is not None and self._file is not None:
+            old = self._before.offset - self._file.tell()
+        self._history = old > 0
+        return min(old, _CHUNK_BYTES) if self._history else _CHUNK_BYTES
+
+    def _look(self) -> Place | None:
+        """Return which file stands at the path and its size, or None."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return Place(
+            path=str(self._path), device=found.st_dev, inode=found.st_ino, offset=found.st_size
+        )
 
     def _is_replaced(self) -> bool:
         """Tell whether another file stands at the path; a path that is empty keeps the old one."""
@@ -171,6 +191,14 @@ class FileFeed:
         """Take what the old file ended with, and turn to the new one."""
         last = [self._rest.decode("utf-8", errors="replace")] if self._rest else []
         self.close()
-        self._place, self._history, self._rest, self._skipping = None, False, b"", False
+        self._place, self._before, self._rest, self._skipping = None, None, b"", False
         self._wait = 0
         return last
+
+
+def _is_grown(there: Place | None, before: Place) -> bool:
+    """Tell whether the file is the one seen before, not cut since."""
+    return there is not None and (
+        (there.device, there.inode) == (before.device, before.inode)
+        and there.offset >= before.offset
+    )

@@ -103,6 +103,32 @@ def test_at_first_sight_only_what_is_recent_counts(bench: Bench) -> None:
     assert bench.hear(source) == [79]
 
 
+def test_what_is_written_after_the_opening_is_new_though_nothing_was_read_yet(
+    bench: Bench,
+) -> None:
+    bench.log.write_text(line(62))  # without a time, and older than the reader
+    source = bench.start()
+    bench.write(line(79))
+    assert bench.hear(source) == [79]
+
+
+def test_a_line_half_written_at_the_opening_is_new(bench: Bench) -> None:
+    whole = line(79)
+    bench.log.write_text(line(62) + whole[:30])
+    source = bench.start()
+    assert bench.hear(source) == []
+    bench.write(whole[30:])
+    assert bench.hear(source) == [79]
+
+
+def test_a_log_begun_anew_before_the_first_reading_is_new(bench: Bench) -> None:
+    bench.log.write_text(line(62) * 3)
+    source = bench.start()
+    bench.log.unlink()
+    bench.log.write_text(line(79))
+    assert bench.hear(source) == [79]
+
+
 def test_a_restart_goes_on_where_it_stopped(bench: Bench) -> None:
     bench.log.touch()
     first = bench.start()
