@@ -263,7 +263,7 @@ def test_brokers_that_come_back_are_used_again(mock_cluster: SimpleNamespace) ->
     for number in range(1, 50):
         writer.send("gpu.samples", key=b"k", value=b"%d" % number)
         writer.poll()
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 5.0  # a send that waited would wait for minutes
     assert reader.poll(10, 0.5) == []
     mock_cluster.up()
     assert writer.flush(30) == 0

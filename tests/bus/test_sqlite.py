@@ -370,7 +370,7 @@ def test_a_full_disk_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_send_does_not_wait_while_another_process_holds_the_lock(tmp_path: Path) -> None:
-    settings = _settings(tmp_path / "bus.sqlite", busy_seconds=5.0)
+    settings = _settings(tmp_path / "bus.sqlite", busy_seconds=60.0)
     bus = open_bus(settings)
     writer = bus.publisher(client_id="w")
     blocker = connect(settings.path, settings.sqlite)
@@ -378,7 +378,7 @@ def test_send_does_not_wait_while_another_process_holds_the_lock(tmp_path: Path)
     started = time.monotonic()
     for number in range(100):
         writer.send(TOPIC, key=b"k", value=b"%d" % number)
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 10.0  # far less than one wait for the lock
     assert writer.flush(0.1) == 100
     blocker.execute("ROLLBACK")
     blocker.close()
