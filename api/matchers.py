@@ -19,6 +19,7 @@ __all__ = [
     "Matcher",
     "MatcherError",
     "check_matchers",
+    "gpu_condition",
     "labels_of",
     "matches",
     "parse_matcher",
@@ -29,6 +30,8 @@ _MAX_VALUE = 500
 _MAX_NAME = 128
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _TEXT = re.compile(r"\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*(.*?)\s*", re.ASCII | re.DOTALL)
+#: Longer numbers are no index of a GPU on a node.
+_INDEX_DIGITS = 4
 _OPS = ("=", "!=", "=~", "!~")
 #: Words of every alert; labels of the node's settings are added under their own names.
 LABELS = (
@@ -181,6 +184,19 @@ def labels_of(payload: Mapping[str, Any]) -> dict[str, str]:  # decoded JSON of 
         },
     }
     return found | {name: str(value) for name, value in words.items() if value is not None}
+
+
+def gpu_condition(gpu: str | None) -> tuple[str | None, tuple[Matcher, ...]]:
+    """Split a filter by GPU into a UUID or a matcher of the index on its node.
+
+    Examples
+    --------
+    >>> gpu_condition("GPU-7"), str(gpu_condition("3")[1][0])
+    (('GPU-7', ()), 'gpu_index="3"')
+    """
+    if gpu is None or not (gpu.isascii() and gpu.isdecimal() and len(gpu) <= _INDEX_DIGITS):
+        return gpu, ()
+    return None, (Matcher(name="gpu_index", op="=", value=str(int(gpu))),)
 
 
 # Any: re2 carries no types.

@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas.metrics import METRICS
 
-__all__ = ["DASH", "duration", "evidence_rows", "label", "reading"]
+__all__ = ["DASH", "duration", "evidence_rows", "is_empty", "label", "reading"]
 
 DASH = "–"
 _BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
@@ -31,6 +31,7 @@ _ENDINGS = (
     "_total",
 )
 _ACRONYMS = {"gpu": "GPU", "gpus": "GPUs", "sm": "SM", "pcie": "PCIe", "nvml": "NVML", "ecc": "ECC"}
+_NUMBERS = ("value", "expected_low", "expected_high", "baseline", "peers")
 Item = Mapping[str, Any]  # decoded JSON of an Evidence
 
 
@@ -107,8 +108,21 @@ def duration(seconds: float) -> str:
     return f"{sign}{minutes // 1440} d {minutes % 1440 // 60} h"
 
 
+def is_empty(item: Item) -> bool:
+    """Tell whether evidence holds no number at all: what was not measured is said elsewhere.
+
+    Examples
+    --------
+    >>> is_empty({"metric": "fan_speed_ratio", "value": None, "unit": "ratio"})
+    True
+    >>> is_empty({"metric": "fan_speed_ratio", "value": None, "unit": "ratio", "peers": 0.0})
+    False
+    """
+    return all(item.get(name) is None for name in _NUMBERS)
+
+
 def evidence_rows(items: Sequence[Item]) -> list[dict[str, str]]:
-    """Return evidence as rows of a table, each row once.
+    """Return evidence as rows of a table, each row once, none without a number.
 
     Returns
     -------
@@ -118,6 +132,8 @@ def evidence_rows(items: Sequence[Item]) -> list[dict[str, str]]:
     """
     rows: list[dict[str, str]] = []
     for item in items:
+        if is_empty(item):
+            continue
         row = _row(item)
         if row not in rows:
             rows.append(row)

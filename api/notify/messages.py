@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from api.notify.words import ACTIONS, KINDS, WORDS
-from api.readings import duration, label, reading
+from api.readings import duration, is_empty, label, reading
 from schemas.alert import parse_time
 from schemas.metrics import METRICS
 
@@ -151,7 +151,10 @@ def build_message(
         summary=clean(event["summary"], 1000),
         facts=_facts(event, style, resolved=resolved),
         evidence=tuple(
-            _evidence(item, style) for item in list(event.get("evidence") or ())[:_EVIDENCE_LIMIT]
+            _evidence(item, style)
+            for item in [item for item in event.get("evidence") or () if not is_empty(item)][
+                :_EVIDENCE_LIMIT
+            ]
         ),
         cause=clean(event.get("likely_cause"), 600),
         steps=steps,

@@ -20,7 +20,7 @@ from api.actions import (
     NotFoundError,
     StaleVersionError,
 )
-from api.matchers import MatcherError, parse_matcher
+from api.matchers import MatcherError, gpu_condition, parse_matcher
 from api.models import Alert
 from api.problems import Problem, request_id_of
 from api.queries import AlertFilter, Queries
@@ -310,15 +310,16 @@ def _matching(queries: Queries, wanted: BulkFilter) -> list[str]:
         matchers = tuple(parse_matcher(one) for one in wanted.match)
     except MatcherError as exc:
         raise HTTPException(422, f"The filter's match cannot be used: {exc}.") from exc
+    gpu, by_index = gpu_condition(wanted.gpu)
     chosen = AlertFilter(
         state=wanted.state,
         severity_min=wanted.severity_min,
         family=wanted.family,
         kind=wanted.kind,
         node=wanted.node,
-        gpu=wanted.gpu,
+        gpu=gpu,
         job=wanted.job,
-        matchers=matchers,
+        matchers=matchers + by_index,
     )
     found: list[str] = []
     cursor: str | None = None

@@ -13,7 +13,7 @@ from pydantic import StringConstraints
 
 from api.explaining import suppression_of
 from api.lifecycle import State
-from api.matchers import MatcherError, parse_matcher
+from api.matchers import MatcherError, gpu_condition, parse_matcher
 from api.models import Alert, AlertPage, EventPage
 from api.problems import Problem
 from api.queries import OPEN, AlertFilter, CursorError
@@ -69,7 +69,9 @@ def _filter(
     family: _Word = None,
     kind: _Word = None,
     node: _Word = None,
-    gpu: Annotated[str | None, Query(max_length=200, description="GPU UUID.")] = None,
+    gpu: Annotated[
+        str | None, Query(max_length=200, description="GPU UUID, or the index on its node: 3.")
+    ] = None,
     job: _Word = None,
     fingerprint: Annotated[
         UUID | None, Query(description="Identity over episodes; what caused_by of an alert names.")
@@ -89,6 +91,7 @@ def _filter(
 ) -> AlertFilter:
     try:
         matchers = tuple(parse_matcher(one) for one in match or ())
+        gpu, by_index = gpu_condition(gpu)
     except MatcherError as exc:
         raise HTTPException(422, f"The parameter match cannot be used: {exc}.") from exc
     return AlertFilter(
@@ -103,7 +106,7 @@ def _filter(
         since_ms=unix_ms(since),
         until_ms=unix_ms(until),
         text=q,
-        matchers=matchers,
+        matchers=matchers + by_index,
     )
 
 

@@ -64,6 +64,12 @@ def test_a_row_that_says_the_same_is_shown_once() -> None:
     assert len(evidence_rows([same, dict(same), same | {"value": 301.0}])) == 2
 
 
+def test_a_row_without_any_number_is_not_shown() -> None:
+    empty = {"metric": "power_watts", "value": None, "unit": "W", "window_seconds": 60.0}
+    assert evidence_rows([empty]) == []
+    assert len(evidence_rows([empty | {"value": 0.0}, empty | {"baseline": 0.0}])) == 2
+
+
 def test_the_page_shows_each_metric_once_and_in_words(
     api: Any, make_event: Any, wait_until: Any
 ) -> None:

@@ -79,13 +79,22 @@ def test_an_end_tells_how_long_it_lasted_and_why_it_ended(make_event: Make) -> N
 def test_what_is_not_known_is_said(make_event: Make) -> None:
     event = decoded(
         make_event(
-            evidence=(Evidence(metric="fan_speed_ratio", value=None, unit="ratio"),),
+            evidence=(
+                Evidence(metric="fan_speed_ratio", value=None, unit="ratio", expected_high=0.9),
+            ),
             unmeasured=("memory_temperature_celsius",),
         )
     )
     text = plain_text(build_message(event, Style()))
     assert "not measured" in text
     assert "Not measured: memory_temperature_celsius" in text
+
+
+def test_evidence_without_any_number_is_left_out(make_event: Make) -> None:
+    empty = Evidence(metric="fan_speed_ratio", value=None, unit="ratio", window_seconds=60.0)
+    full = Evidence(metric="power_watts", value=0.0, unit="W")
+    message = build_message(decoded(make_event(evidence=(*(empty,) * 9, full))), Style())
+    assert [line.partition(":")[2] for line in message.evidence] == [" 0 W"]
 
 
 def test_every_kind_has_a_name_in_both_languages() -> None:
