@@ -121,6 +121,8 @@ class Circumstances:
         Silence that matches now, or None.
     inhibited_by
         Open alert that explains this one, or None.
+    explained_by
+        Alert that explained this one while both were open, and has ended as well, or None.
     """
 
     alert: AlertFacts
@@ -130,6 +132,7 @@ class Circumstances:
     newer: bool = False
     silenced_by: str | None = None
     inhibited_by: str | None = None
+    explained_by: str | None = None
 
 
 def decide_notice(kind: str, found: Circumstances, timing: Timing, now_ms: int) -> Ruling:
@@ -184,7 +187,11 @@ def _merged(kind: str, found: Circumstances, _timing: Timing, _now: int) -> Ruli
 
 
 def _untold(kind: str, found: Circumstances, timing: Timing, _now: int) -> Ruling | None:
-    if kind not in _ENDS or found.told or found.alert.rank >= timing.tell_late_ends:
+    if kind not in _ENDS or found.told:
+        return None
+    if found.explained_by is not None:  # its beginning was held back on purpose, not late
+        return _cancel("inhibited", f"Alert {found.explained_by} explained it.")
+    if found.alert.rank >= timing.tell_late_ends:
         return None
     return _cancel("resolved_untold", "It ended before anybody was told that it had begun.")
 
@@ -303,6 +310,8 @@ class Decisions:
         silenced = self.silences.matching(connection, list(facts.values()), now_ms)
         inhibition = Inhibition.read(connection, list(facts.values()))
         told = _told(connection, facts)
+        over = [one for one in facts.values() if one.state == State.RESOLVED]
+        ended = Inhibition.read_ended(connection, over)
         newest = _newest(connection, facts)
         rulings = {}
         for one in waiting:
@@ -321,6 +330,7 @@ class Decisions:
                     newer=newest.get(key, 0) > one.delivery_id,
                     silenced_by=silenced.get(one.alert_id),
                     inhibited_by=inhibition.root_of(found),
+                    explained_by=ended.root_of(found),
                 ),
                 self._timing_of(found, one.endpoint),
                 now_ms,

@@ -74,6 +74,7 @@ class AlertFacts:
     acked_by: str | None = None
     snoozed_until_ms: int | None = None
     started_ms: int = 0
+    ended_ms: int | None = None
     received_ms: int = 0
     labels: Mapping[str, str] | None = None
 
@@ -97,6 +98,7 @@ class AlertFacts:
             acked_by=row["acked_by"],
             snoozed_until_ms=row["snoozed_until_ms"],
             started_ms=row["started_ms"],
+            ended_ms=row["ended_ms"],
             received_ms=row["received_ms"],
             labels=labels_of(orjson.loads(row["payload"])),
         )
@@ -193,6 +195,23 @@ class Inhibition:
     @classmethod
     def read(cls, connection: sa.Connection, symptoms: Sequence[AlertFacts]) -> Self:
         """Read the open alerts that share a node, a job or a named cause with these."""
+        return cls._read(connection, symptoms, IS_OPEN)
+
+    @classmethod
+    def read_ended(cls, connection: sa.Connection, symptoms: Sequence[AlertFacts]) -> Self:
+        """Read the alerts that have ended, and were still open when one of these began."""
+        if not symptoms:
+            return cls(())
+        begun = min(one.started_ms for one in symptoms)
+        return cls._read(connection, symptoms, sa.and_(~IS_OPEN, alert.c.ended_ms >= begun))
+
+    @classmethod
+    def _read(
+        cls,
+        connection: sa.Connection,
+        symptoms: Sequence[AlertFacts],
+        which: sa.ColumnElement[bool],
+    ) -> Self:
         causes = {one.caused_by for one in symptoms if one.caused_by}
         nodes = {one.node for one in symptoms if one.node}
         jobs = {one.job for one in symptoms if one.job}
@@ -212,7 +231,7 @@ class Inhibition:
             return cls(())
         rows = connection.execute(
             sa.select(alert)
-            .where(IS_OPEN, sa.or_(*near))
+            .where(which, sa.or_(*near))
             .order_by(alert.c.severity_rank.desc(), alert.c.started_ms)
             .limit(_MAX_ROOTS)
         ).mappings()
@@ -224,9 +243,19 @@ class Inhibition:
         for key in _keys(symptom, symptom.caused_by):
             found.update(self._near.get(key, ()))
         for _, root in sorted(found.items(), key=lambda item: item[0]):
-            if root.alert_id != symptom.alert_id and explains(root, symptom):
+            other = root.alert_id != symptom.alert_id and _together(root, symptom)
+            if other and explains(root, symptom):
                 return root.alert_id
         return None
+
+
+def _together(root: AlertFacts, symptom: AlertFacts) -> bool:
+    """Tell whether both were open at one time; what is open still has no end."""
+    if root.ended_ms is None:
+        return True
+    return symptom.started_ms <= root.ended_ms and (
+        symptom.ended_ms is None or root.started_ms <= symptom.ended_ms
+    )
 
 
 def _keys(facts: AlertFacts, fingerprint: str | None) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ from api.notify.outbox import Outbox
 from api.queries import AlertFilter, Queries
 from api.routing import Routing
 from api.tables import alert, delivery
-from schemas.alert import AlertEvent, Series, Severity, Subject, fingerprint_of
+from schemas.alert import AlertEvent, Series, Severity, Subject, fingerprint_of, rfc3339
 
 START_MS = 1_758_684_003_007
 MINUTE_MS = 60_000
@@ -323,6 +323,26 @@ def test_what_a_graver_alert_explained_is_told_once_that_has_ended(
     assert codes(rulings(database, START_MS)) == ["inhibited", "due"]
     record(database, replace(lost, seq=2, state="resolved"))
     assert codes(rulings(database, START_MS)) == ["due", "merged", "due"]
+
+
+def test_the_end_of_an_alert_held_back_for_its_cause_is_not_told_after_the_end_of_the_cause(
+    database: Database, make_event: Make
+) -> None:
+    brake = {"family": "throttling", "kind": "power_brake", "severity": "critical"}
+    subject = Subject(scope="node", node="node-1")
+    fingerprint = fingerprint_of("throttling", "power_brake", subject)
+    wide = make_event(**brake, subject=subject, fingerprint=fingerprint, alert_id=fingerprint)
+    record(database, make_event(**brake), wide)
+    assert codes(rulings(database, START_MS)) == ["inhibited", "due"]
+    ended_at = rfc3339(START_MS + MINUTE_MS)
+    for one in (wide, make_event(**brake)):
+        record(database, replace(one, seq=2, state="resolved", ended_at=ended_at))
+    found = rulings(database, START_MS + 2 * MINUTE_MS)
+    assert codes(found)[-1] == "inhibited", "nobody was told that it had begun"
+    later = make_event(**brake, started_ms=START_MS + HOUR_MS)
+    ended_at = rfc3339(START_MS + HOUR_MS + MINUTE_MS)
+    record(database, later, replace(later, seq=2, state="resolved", ended_at=ended_at))
+    assert codes(rulings(database, START_MS + 2 * HOUR_MS))[-1] == "due", "its own, not explained"
 
 
 def test_a_beginning_nobody_heard_of_is_told_by_its_end_or_not_at_all(
