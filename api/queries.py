@@ -135,6 +135,14 @@ class Queries:
         with self._database.read() as connection:
             return connection.execute(query).scalar_one()
 
+    def knows_kind(self, family: str | None, kind: str) -> bool:
+        """Tell whether any stored alert is of this kind."""
+        query = sa.select(alert.c.alert_id).where(alert.c.kind == kind).limit(1)
+        if family is not None:
+            query = query.where(alert.c.family == family)
+        with self._database.read() as connection:
+            return connection.execute(query).first() is not None
+
     def change_mark(self) -> str:
         """Return a text that changes with every change of alerts and silences."""
         with self._database.read() as connection:

@@ -24,7 +24,7 @@ from api.matchers import MatcherError, gpu_condition, parse_matcher
 from api.models import Alert
 from api.problems import Problem, request_id_of
 from api.queries import AlertFilter, Queries
-from api.routes.alerts import seen_by
+from api.routes.alerts import refuse_unknown_words, seen_by
 from api.routes.bodies import (
     AckBody,
     AssignBody,
@@ -310,6 +310,7 @@ def _matching(queries: Queries, wanted: BulkFilter) -> list[str]:
         matchers = tuple(parse_matcher(one) for one in wanted.match)
     except MatcherError as exc:
         raise HTTPException(422, f"The filter's match cannot be used: {exc}.") from exc
+    refuse_unknown_words(queries, wanted.family, wanted.kind)
     gpu, by_index = gpu_condition(wanted.gpu)
     chosen = AlertFilter(
         state=wanted.state,

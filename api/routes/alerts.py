@@ -16,7 +16,7 @@ from api.lifecycle import State
 from api.matchers import MatcherError, gpu_condition, parse_matcher
 from api.models import Alert, AlertPage, EventPage
 from api.problems import Problem
-from api.queries import OPEN, AlertFilter, CursorError
+from api.queries import OPEN, AlertFilter, CursorError, Queries
 from api.routes.parts import (
     KNOWN_ONLY,
     PROBLEMS,
@@ -34,9 +34,16 @@ from api.routes.parts import (
 )
 from api.security.principal import Principal, Scope
 from api.security.redaction import redacted
-from schemas.alert import Severity
+from schemas.alert import FAMILIES, Severity
 
-__all__ = ["FilterOf", "StateFilter", "events_seen_by", "router", "seen_by"]
+__all__ = [
+    "FilterOf",
+    "StateFilter",
+    "events_seen_by",
+    "refuse_unknown_words",
+    "router",
+    "seen_by",
+]
 
 router = APIRouter(
     prefix="/v1/alerts",
@@ -62,6 +69,7 @@ _TIMELINE_LIMIT = 1000
 
 
 def _filter(
+    queries: QueriesOf,
     state: Annotated[
         StateFilter | None, Query(description="Only this state; open is every one but resolved.")
     ] = None,
@@ -94,6 +102,7 @@ def _filter(
         gpu, by_index = gpu_condition(gpu)
     except MatcherError as exc:
         raise HTTPException(422, f"The parameter match cannot be used: {exc}.") from exc
+    refuse_unknown_words(queries, family, kind)
     return AlertFilter(
         state=state.value if state else None,
         severity_min=severity_min,
@@ -108,6 +117,19 @@ def _filter(
         text=q,
         matchers=matchers + by_index,
     )
+
+
+def refuse_unknown_words(queries: Queries, family: str | None, kind: str | None) -> None:
+    """Answer a typo with the right words: an empty list would read as all quiet.
+
+    A kind that only a detector of one's own knows is right once the store has seen it.
+    """
+    if family is not None and family not in FAMILIES:
+        raise HTTPException(422, f"There is no family {family!r}. Families: {', '.join(FAMILIES)}.")
+    kinds = FAMILIES[family] if family else [one for own in FAMILIES.values() for one in own]
+    if kind is not None and kind not in kinds and not queries.knows_kind(family, kind):
+        where = f"The family {family} has" if family else "There is"
+        raise HTTPException(422, f"{where} no kind {kind!r}. Kinds: {', '.join(kinds)}.")
 
 
 FilterOf = Annotated[AlertFilter, Depends(_filter)]
