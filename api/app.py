@@ -13,15 +13,29 @@ from api.actions import Actions
 from api.bodies import Bodies, SeenRequests
 from api.database import Database
 from api.decision import Decisions
+from api.endpointediting import Editor
+from api.endpointstore import EndpointStore
 from api.feed import Feed
 from api.guards import Guard
 from api.head import HeadAsGet
 from api.health import Readiness
 from api.metrics import ApiMetrics
+from api.notify.sender import HttpSender
 from api.problems import install
 from api.queries import AlertFilter, Queries
 from api.rates import Rates
-from api.routes import actions, admin, alerts, deliveries, details, ops, silences, stream
+from api.roster import Roster
+from api.routes import (
+    actions,
+    admin,
+    alerts,
+    deliveries,
+    details,
+    endpoints,
+    ops,
+    silences,
+    stream,
+)
 from api.routes import routing as routes
 from api.routing import Routing
 from api.security.keys import KeyRing, KeyStore
@@ -42,6 +56,7 @@ def create_app(
     readiness: Readiness,
     routing: Routing | None = None,
     decisions: Decisions | None = None,
+    roster: Roster | None = None,
     box: SecretBox | None = None,
     on_change: Callable[[], None] = lambda: None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -62,6 +77,8 @@ def create_app(
         What ``/readyz`` says.
     routing, decisions
         Who is told, and the rules asked when a delivery is claimed.
+    roster
+        The receivers; by default those of the settings and the store, told by nobody.
     box
         Seals secrets in the store; without one, what is sealed opens only in this process.
     on_change
@@ -70,6 +87,7 @@ def create_app(
         Clock, unix milliseconds.
     """
     routing = routing or Routing()
+    box = box or SecretBox(secrets.token_bytes(32))
     store_keys = KeyStore(database, now_ms)
     api_key = settings.api_key
     ring = KeyRing(store_keys, api_key.get_secret_value() if api_key else None)
@@ -89,7 +107,11 @@ def create_app(
     app.state.queries = Queries(database)
     app.state.now_ms = now_ms
     app.state.routing = routing
+    app.state.roster = roster or _roster(settings, database, box)
     app.state.decisions = decisions or Decisions(silences=Silences())
+    app.state.endpoint_editor = Editor(
+        database, app.state.roster, allowed=settings.delivery.allowed()
+    )
     app.state.silences = Silences()
     app.state.actions = Actions(routing, round(settings.lifecycle.ack_hours * 3_600_000))
     app.state.keys = store_keys
@@ -107,6 +129,7 @@ def create_app(
         actions.router,
         silences.router,
         routes.router,
+        endpoints.router,
         deliveries.router,
         stream.router,
         admin.router,
@@ -118,7 +141,7 @@ def create_app(
     app.add_middleware(HeadAsGet, endless=stream.ENDLESS_PATHS)
     app.add_middleware(
         Bodies,
-        seen=SeenRequests(database, box or SecretBox(secrets.token_bytes(32)), now_ms),
+        seen=SeenRequests(database, box, now_ms),
     )
     app.add_middleware(
         Guard,
@@ -129,3 +152,19 @@ def create_app(
         metrics=metrics,
     )
     return app
+
+
+def _roster(settings: ApiSettings, database: Database, box: SecretBox) -> Roster:
+    sender = HttpSender(
+        connect_seconds=settings.delivery.connect_seconds,
+        total_seconds=settings.delivery.total_seconds,
+        allowed=settings.delivery.allowed(),
+    )
+    return Roster(
+        database,
+        EndpointStore(box),
+        fixed=settings.endpoints,
+        sender=sender,
+        delivery=settings.delivery,
+        routing=Routing(),
+    )

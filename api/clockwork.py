@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 import sqlalchemy as sa
@@ -77,6 +77,14 @@ class _Only:
         return frozenset(self._names)
 
 
+class Changing(Protocol):
+    """Something that other processes change too."""
+
+    def refresh(self, now_ms: int) -> object:
+        """Take over what was changed since the last look."""
+        ...
+
+
 class Clockwork:
     """The loop that looks at what has become due. Runs in one thread.
 
@@ -90,6 +98,8 @@ class Clockwork:
         Times in force.
     on_change
         Called after a step that changed something.
+    roster
+        The receivers, kept up to date here too; None leaves them as they are.
     now_ms
         Clock, unix milliseconds.
     """
@@ -100,12 +110,15 @@ class Clockwork:
         routing: Routing,
         periods: Periods,
         on_change: Callable[[], None] = lambda: None,
+        *,
+        roster: Changing | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._database = database
         self._routing = routing
         self._periods = periods
         self._on_change = on_change
+        self._roster = roster
         self._now_ms = now_ms
         self.problem: str | None = None
         self.beat = time.monotonic()
@@ -126,6 +139,8 @@ class Clockwork:
     def step(self) -> int:
         """Do what is due; return how many alerts were touched."""
         now_ms = self._now_ms()
+        if self._roster is not None:
+            self._roster.refresh(now_ms)
         with self._database.read() as connection:
             self._routing.refresh(connection)
             due = self._due(connection, now_ms)

@@ -16,10 +16,10 @@ __all__ = [
     "Acknowledgement",
     "Alert",
     "AlertPage",
+    "AttemptView",
+    "DeliveryDetail",
     "DeliveryPage",
     "DeliveryView",
-    "EndpointList",
-    "EndpointView",
     "EventPage",
     "EventView",
     "Health",
@@ -109,25 +109,6 @@ class EventPage(BaseModel):
     last_id: int = Field(description="Pass it as after to go on.")
 
 
-class EndpointView(BaseModel):
-    """A receiver, without its secrets."""
-
-    name: str = Field(description="Its name in the settings.")
-    type: str = Field(description="Its kind.")
-    url: str = Field(description="Masked: only the host is shown.")
-    secret: str = Field(description="Masked.")
-    severity_min: str = Field(description="Least severity sent.")
-    enabled: bool = Field(description="Whether anything is sent.")
-    deliveries: dict[str, int] = Field(description="Number of deliveries by state.")
-    read_only: bool = Field(default=True, description="Endpoints come from the settings file.")
-
-
-class EndpointList(BaseModel):
-    """All receivers."""
-
-    endpoints: list[EndpointView] = Field(description="The receivers.")
-
-
 class DeliveryView(BaseModel):
     """One notification to one receiver."""
 
@@ -146,6 +127,22 @@ class DeliveryView(BaseModel):
     last_error: str | None = Field(description="Why the last attempt failed.")
     created_at: str = Field(description="When it was queued, RFC 3339.")
     finished_at: str | None = Field(description="When it was delivered or given up, RFC 3339.")
+
+
+class AttemptView(BaseModel):
+    """One attempt at a notification."""
+
+    number: int = Field(description="1 for the first.")
+    started_at: str = Field(description="RFC 3339.")
+    duration_ms: int = Field(description="How long it took.")
+    status: int | None = Field(description="HTTP status; null without an answer.")
+    error: str | None = Field(description="Why it failed, without address or secret.")
+
+
+class DeliveryDetail(DeliveryView):
+    """One notification with its attempts."""
+
+    log: list[AttemptView] = Field(description="Its attempts, newest first, at most 100.")
 
 
 class DeliveryPage(BaseModel):

@@ -27,7 +27,14 @@ __all__ = ["PROBLEM_TYPE", "Problem", "ProblemError", "install", "problem_body",
 PROBLEM_TYPE = "application/problem+json"
 # Faults whose text has commas between words of ours and repeats no value.
 _LISTS_OF_OURS = frozenset(
-    {"bad_character", "enum", "literal_error", "repeated_parameter", "unknown_parameter"}
+    {
+        "bad_character",
+        "endpoint_invalid",
+        "enum",
+        "literal_error",
+        "repeated_parameter",
+        "unknown_parameter",
+    }
 )
 _log = structlog.get_logger(__name__)
 

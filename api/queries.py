@@ -18,10 +18,10 @@ import sqlalchemy as sa
 from api.database import Database
 from api.matchers import Matcher, labels_of, matches
 from api.security.auditing import last_audit_id
-from api.tables import IS_OPEN, DeliveryState, alert, delivery, endpoint, event, series
+from api.tables import IS_OPEN, DeliveryState, alert, attempt, delivery, event, pace, series
 from schemas.alert import Severity, rfc3339
 
-__all__ = ["OPEN", "AlertFilter", "CursorError", "Queries"]
+__all__ = ["DELIVERY_STATES", "OPEN", "AlertFilter", "CursorError", "Queries"]
 
 #: Filter word for every state but resolved.
 OPEN = "open"
@@ -207,28 +207,43 @@ class Queries:
         with self._database.read() as connection:
             return {(r[0], r[1], r[2]): r[3] for r in connection.execute(query)}
 
-    def endpoints(self) -> list[Json]:
-        """Return the endpoints, secrets masked, with their deliveries by state."""
+    def deliveries_by_state(self) -> dict[str, dict[str, int]]:
+        """Return endpoint to state to number of deliveries; every state is there."""
         tally = sa.select(delivery.c.endpoint, delivery.c.state, sa.func.count()).group_by(
             delivery.c.endpoint, delivery.c.state
         )
+        found: dict[str, dict[str, int]] = {}
         with self._database.read() as connection:
-            rows = connection.execute(sa.select(endpoint).order_by(endpoint.c.name)).mappings()
-            found = [dict(row) for row in rows]
-            numbers = {(r[0], r[1]): r[2] for r in connection.execute(tally)}
-        return [
-            {
-                "name": row["name"],
-                "type": row["type"],
-                "url": f"{row['host']}/****",
-                "secret": "****",
-                "severity_min": row["severity_min"],
-                "enabled": row["enabled"],
-                "deliveries": {s: numbers.get((row["name"], s), 0) for s in _DELIVERY_STATES},
-                "read_only": True,
+            for name, state, number in connection.execute(tally):
+                found.setdefault(name, dict.fromkeys(DELIVERY_STATES, 0))[state] = number
+        return found
+
+    def paces(self) -> dict[str, Json]:
+        """Return endpoint to since when it takes nothing, and when it is asked again."""
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(pace)).mappings().all()
+        return {
+            row["endpoint"]: {
+                "failing_since": _time(row["failing_since_ms"]),
+                "next_probe_at": _time(row["probe_ms"]),
             }
-            for row in found
-        ]
+            for row in rows
+        }
+
+    def delivery(self, number: int) -> Json | None:
+        """Return one delivery with its attempts, newest first; None if there is none."""
+        with self._database.read() as connection:
+            query = sa.select(delivery).where(delivery.c.id == number)
+            row = connection.execute(query).mappings().one_or_none()
+            if row is None:
+                return None
+            tried = connection.execute(
+                sa.select(attempt)
+                .where(attempt.c.delivery_id == number)
+                .order_by(attempt.c.id.desc())
+                .limit(_MOST_ATTEMPTS)
+            ).mappings()
+            return _delivery(row) | {"log": [_attempt(one) for one in tried]}
 
     def deliveries_of(self, alert_id: str, limit: int) -> list[Json]:
         """Return the newest deliveries of one alert."""
@@ -260,6 +275,8 @@ class Queries:
         return [_delivery(row) for row in page], after
 
 
+#: Attempts shown of one delivery.
+_MOST_ATTEMPTS = 100
 #: Rows that a page under matchers reads at once, and at most.
 _CHUNK = 200
 _MOST_SEEN = 5000
@@ -293,7 +310,7 @@ def _page(
     return connection.execute(query).mappings().all()
 
 
-_DELIVERY_STATES = (
+DELIVERY_STATES = (
     DeliveryState.PENDING,
     DeliveryState.LEASED,
     DeliveryState.DONE,
@@ -371,6 +388,16 @@ def _delivery(row: _Row) -> Json:
         "last_error": row["last_error"],
         "created_at": rfc3339(row["created_ms"]),
         "finished_at": _time(row["finished_ms"]),
+    }
+
+
+def _attempt(row: _Row) -> Json:
+    return {
+        "number": row["number"],
+        "started_at": rfc3339(row["started_ms"]),
+        "duration_ms": row["duration_ms"],
+        "status": row["status"],
+        "error": row["error"],
     }
 
 

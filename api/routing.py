@@ -26,6 +26,7 @@ __all__ = [
     "Routing",
     "RoutingError",
     "Step",
+    "names_in",
     "parse_tree",
     "read_tree",
     "tree_json",
@@ -278,6 +279,11 @@ class Routing:
     def __post_init__(self) -> None:
         self._severities = {r.endpoint: r.severity_min.rank for r in self.routes}
 
+    def replace_routes(self, routes: Sequence[Route]) -> None:
+        """Take other endpoints from now on."""
+        self.routes = routes
+        self._severities = {r.endpoint: r.severity_min.rank for r in routes}
+
     def names(self) -> frozenset[str]:
         """Return every endpoint that takes notifications."""
         return frozenset(self._severities)
@@ -328,17 +334,17 @@ class Routing:
         if version == self.version:
             return
         try:
-            self.tree = None if stored is None else parse_tree(stored, _names_in(stored))
+            self.tree = None if stored is None else parse_tree(stored, names_in(stored))
         except RoutingError:
             self.tree = None  # written by a newer version: everybody is told rather than nobody
         self.version = version
 
 
-def _names_in(tree: Mapping[str, Any]) -> frozenset[str]:
+def names_in(tree: Mapping[str, Any]) -> frozenset[str]:
     """Return the endpoints that a stored tree names: some may be gone since."""
     names = set(tree.get("endpoints", []))
     for child in tree.get("routes", []):
-        names |= _names_in(child)
+        names |= names_in(child)
     return frozenset(names)
 
 

@@ -16,20 +16,21 @@ from api.app import create_app
 from api.clockwork import Clockwork, Periods
 from api.database import Database
 from api.decision import Decisions, Timing
+from api.endpointstore import EndpointStore
 from api.feed import Feed
 from api.health import Readiness
 from api.ingest import AlertIngest
-from api.ledger import Ledger, Route
+from api.ledger import Ledger
 from api.lifecycle import LifecycleRules
 from api.metrics import ApiMetrics
-from api.notices import BySeverity
-from api.notify.channel import target_of, terms_of
+from api.notify.channel import target_of
 from api.notify.failing import FailureWatch
 from api.notify.outbox import Decider, Outbox
 from api.notify.pacing import Breaker
 from api.notify.sender import HttpSender
 from api.notify.worker import DeliveryWorker
 from api.queries import Queries
+from api.roster import Roster
 from api.routing import Routing
 from api.security.secretbox import SecretBox
 from api.server import StoppableServer, listening_socket
@@ -79,12 +80,11 @@ class ApiService:
         self._sender = HttpSender(
             connect_seconds=settings.delivery.connect_seconds,
             total_seconds=settings.delivery.total_seconds,
+            allowed=settings.delivery.allowed(),
         )
-        self._targets = {
-            e.name: target_of(e, self._sender, settings.delivery)
-            for e in settings.endpoints
-            if e.enabled
-        }
+        for endpoint in settings.endpoints:  # a secret that cannot be read is said at once
+            if endpoint.enabled:
+                target_of(endpoint, self._sender, settings.delivery)
         self._readiness: Readiness | None = None
         self._store: Database | None = None
         self._address: tuple[str, int] | None = None
@@ -135,9 +135,10 @@ class ApiService:
             raise self._failure
 
     def _run(self, database: Database, stop: threading.Event) -> None:
-        routing = self._routing(database)
+        routing, box = Routing(), self._box()
+        roster = self._roster(database, box, routing)
         decisions = self._decisions(routing)
-        worker = self._worker(database, self._outbox(database, decisions))
+        worker = self._worker(database, self._outbox(database, decisions, roster), roster)
         feed = Feed()
         ingest = self._ingest(database, routing, feed, worker)
 
@@ -145,7 +146,7 @@ class ApiService:
             worker.wake()
             feed.announce()
 
-        clockwork = Clockwork(database, routing, self._periods(), changed)
+        clockwork = Clockwork(database, routing, self._periods(), changed, roster=roster)
         self._readiness = Readiness(
             database, {"ingest": ingest, "delivery": worker, "clockwork": clockwork}
         )
@@ -158,7 +159,8 @@ class ApiService:
             readiness=self._readiness,
             routing=routing,
             decisions=decisions,
-            box=self._box(),
+            roster=roster,
+            box=box,
             on_change=worker.wake,
         )
         ending = threading.Event()
@@ -178,14 +180,14 @@ class ApiService:
             for thread in threads:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _outbox(self, database: Database, decisions: Decider) -> Outbox:
+    def _outbox(self, database: Database, decisions: Decider, roster: Roster) -> Outbox:
         """Open the queue, with what is known of each receiver."""
         delivery = self._settings.delivery
-        outbox = Outbox(
+        return Outbox(
             database,
             owner=secrets.token_hex(8),
             lease_seconds=delivery.lease_seconds,
-            terms={name: terms_of(target, delivery) for name, target in self._targets.items()},
+            terms=roster.terms,
             decisions=decisions,
             breaker=Breaker(
                 failures=delivery.breaker_failures,
@@ -194,39 +196,32 @@ class ApiService:
             ),
             digest_after_seconds=delivery.digest_after_seconds,
         )
-        outbox.sync_endpoints(self._settings.endpoints, time.time_ns() // 1_000_000)
-        return outbox
 
-    def _worker(self, database: Database, outbox: Outbox) -> DeliveryWorker:
+    def _worker(self, database: Database, outbox: Outbox, roster: Roster) -> DeliveryWorker:
         delivery = self._settings.delivery
-        everybody = BySeverity(
-            [
-                Route(endpoint=e.name, severity_min=e.severity_min)
-                for e in self._settings.endpoints
-                if e.enabled
-            ]
-        )
         return DeliveryWorker(
             outbox=outbox,
-            targets=self._targets,
+            targets=roster.targets,
             settings=delivery,
             metrics=self._metrics,
             # Not by the routes of alerts: that one of them is deaf concerns every other endpoint.
-            watch=FailureWatch(database, everybody, delivery.failing_seconds),
+            watch=FailureWatch(database, roster.everybody, delivery.failing_seconds),
         )
 
-    def _routing(self, database: Database) -> Routing:
-        """Put the stored tree over the endpoints of the settings."""
-        routing = Routing(
-            [
-                Route(endpoint=e.name, severity_min=e.severity_min)
-                for e in self._settings.endpoints
-                if e.enabled
-            ]
+    def _roster(self, database: Database, box: SecretBox, routing: Routing) -> Roster:
+        """Put together the receivers of the settings and those in the store."""
+        roster = Roster(
+            database,
+            EndpointStore(box),
+            fixed=self._settings.endpoints,
+            sender=self._sender,
+            delivery=self._settings.delivery,
+            routing=routing,
         )
+        roster.start(time.time_ns() // 1_000_000)
         with database.read() as connection:
             routing.refresh(connection)
-        return routing
+        return roster
 
     def _decisions(self, routing: Routing) -> Decisions:
         """Make the rules that are asked when a delivery is claimed."""
@@ -247,7 +242,10 @@ class ApiService:
         )
 
     def _box(self) -> SecretBox:
-        """Open the key of secrets at rest: the operator's file, or one made at the first start."""
+        """Open the key of secrets at rest: the operator's, or one made at the first start."""
+        spelled = self._settings.secret_key
+        if spelled is not None:
+            return SecretBox.from_text(spelled.get_secret_value(), "api.secret_key")
         given = self._settings.secret_key_file
         if given is not None:
             return SecretBox.from_file(given, create=False)

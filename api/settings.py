@@ -6,9 +6,10 @@ import ipaddress
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from api.endpoints import EndpointSettings, secret_bytes
+from api.notify.egress import Allowed
 from schemas.alert import Severity
 from schemas.errors import ConfigError
 
@@ -26,6 +27,19 @@ class DeliverySettings(BaseModel):
     """How notifications are sent. The defaults follow Standard Webhooks' advice."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    allow_hosts: tuple[str, ...] = Field(
+        default=(),
+        max_length=200,
+        description="Names of receivers that may have a loopback or private address, for every "
+        "endpoint, those made over REST too.",
+    )
+    allow_cidrs: tuple[str, ...] = Field(
+        default=(),
+        max_length=200,
+        description="Networks in which receivers may lie, such as 10.20.0.0/16, as with "
+        "allow_hosts.",
+    )
 
     schedule_seconds: tuple[float, ...] = Field(
         default=(0, 5, 30, 120, 300, 900, 1800, 3600, 7200, 14400),
@@ -79,6 +93,19 @@ class DeliverySettings(BaseModel):
         pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$",
         description="Address of this api as people reach it, for links in messages.",
     )
+
+    @field_validator("allow_cidrs")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            Allowed.of((), value)
+        except ValueError:
+            raise ValueError("allow_cidrs holds networks such as 10.20.0.0/16") from None
+        return value
+
+    def allowed(self) -> Allowed:
+        """Return the private addresses that every endpoint may have."""
+        return Allowed.of(self.allow_hosts, self.allow_cidrs)
 
 
 class LifecycleSettings(BaseModel):
@@ -149,10 +176,22 @@ class ApiSettings(BaseModel):
         description="Allows listening beyond loopback without any key: everybody who reaches the "
         "port can read and change everything.",
     )
+    secret_key: SecretStr | None = Field(
+        default=None,
+        description="Base64 of 32 random bytes that seals secrets in the store, instead of a "
+        "file. Several, with spaces between: the first seals, all of them open.",
+    )
     secret_key_file: Path | None = Field(
         default=None,
         description="File with the base64 of 32 random bytes that seals secrets in the store; by "
-        "default api/secret.key in the data directory, made at the first start.",
+        "default api/secret.key in the data directory, made at the first start. Several lines: "
+        "the first seals, all of them open.",
+    )
+    session_hours: float = Field(
+        default=12.0,
+        gt=0,
+        le=720,
+        description="How long a browser stays logged in, in hours.",
     )
     requests_per_second: float = Field(
         default=100.0,

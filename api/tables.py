@@ -27,6 +27,7 @@ __all__ = [
     "pace",
     "routing",
     "series",
+    "session",
     "silence",
 ]
 
@@ -150,13 +151,34 @@ event = sa.Table(
 endpoint = sa.Table(
     "endpoint",
     metadata,
-    # No URL and no secret: they stay in the operator's settings.
+    # Receivers made over REST; those of the settings file stay there, with their secrets.
     sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("type", sa.String(32), nullable=False),
-    sa.Column("severity_min", sa.String(16), nullable=False),
-    sa.Column("enabled", sa.Boolean, nullable=False),
     sa.Column("host", sa.Text, nullable=False),
-    sa.Column("seen_ms", sa.BigInteger, nullable=False),
+    sa.Column("enabled", sa.Boolean, nullable=False),
+    # JSON of what may be seen.
+    sa.Column("config", sa.Text, nullable=False),
+    # JSON of address, secrets and token, sealed: see api.security.secretbox.
+    sa.Column("sealed", sa.Text, nullable=False),
+    # Until when the former secret signs as well.
+    sa.Column("overlap_until_ms", sa.BigInteger),
+    sa.Column("created_by", sa.Text, nullable=False),
+    sa.Column("created_ms", sa.BigInteger, nullable=False),
+    sa.Column("updated_by", sa.Text, nullable=False),
+    sa.Column("updated_ms", sa.BigInteger, nullable=False),
+)
+
+session = sa.Table(
+    "session",
+    metadata,
+    # SHA-256 of 256 random bits, as with keys.
+    sa.Column("hash", sa.String(64), primary_key=True),
+    # The key with which it was opened: it ends with that key.
+    sa.Column("key_hash", sa.String(64), nullable=False),
+    sa.Column("created_ms", sa.BigInteger, nullable=False),
+    sa.Column("expires_ms", sa.BigInteger, nullable=False),
+    sa.Index("ix_session_expires", "expires_ms"),
 )
 
 delivery = sa.Table(

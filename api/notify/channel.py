@@ -117,6 +117,7 @@ def channel_of(
             connect_seconds=delivery.connect_seconds,
             total_seconds=delivery.total_seconds,
             allow_private=endpoint.allow_private,
+            allowed=delivery.allowed(),
             ca_file=endpoint.ca_file,
             rate=rate_of(endpoint, Rate.within(60, burst=10)),
             clock=clock,

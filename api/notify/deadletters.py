@@ -20,6 +20,7 @@ def replay(
     ids: Collection[int] | None = None,
     endpoint: str | None = None,
     failed_since_ms: int | None = None,
+    dead_only: bool = False,
 ) -> int:
     """Queue finished deliveries again under the ids that they had; return how many.
 
@@ -31,6 +32,8 @@ def replay(
         Unix milliseconds.
     ids
         These deliveries, however they ended.
+    dead_only
+        Of ``ids`` too only those that were given up.
     endpoint
         Only of this endpoint.
     failed_since_ms
@@ -38,7 +41,8 @@ def replay(
     """
     query = sa.update(delivery)
     if ids is not None:
-        query = query.where(delivery.c.id.in_(list(ids)), delivery.c.state.in_(_AGAIN))
+        states = (DeliveryState.DEAD,) if dead_only else _AGAIN
+        query = query.where(delivery.c.id.in_(list(ids)), delivery.c.state.in_(states))
     else:
         query = query.where(
             delivery.c.state == DeliveryState.DEAD,

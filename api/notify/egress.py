@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 from schemas.errors import ForeshockError
 
-__all__ = ["RefusedAddressError", "check_addresses", "check_port", "resolve"]
+__all__ = ["Allowed", "RefusedAddressError", "check_addresses", "check_port", "resolve"]
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 #: Cloud metadata services: AWS, Azure, Google and others on the first; AWS on IPv6; Alibaba.
 _METADATA = frozenset(
@@ -28,6 +31,50 @@ _LOW_PORTS = frozenset({25, 80, 443, 465, 587})
 
 class RefusedAddressError(ForeshockError):
     """The receiver's address is not allowed; the text says which rule refuses it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """Private addresses that the operator allows for every endpoint.
+
+    Parameters
+    ----------
+    hosts
+        Names, lower case.
+    networks
+        Networks.
+    """
+
+    hosts: frozenset[str] = frozenset()
+    networks: tuple[_Network, ...] = ()
+
+    @classmethod
+    def of(cls, hosts: Iterable[str], networks: Iterable[str]) -> Self:
+        """Read names and networks as settings have them. Raises ValueError for no network."""
+        return cls(
+            hosts=frozenset(host.lower().rstrip(".") for host in hosts),
+            networks=tuple(ipaddress.ip_network(text) for text in networks),
+        )
+
+    def permits(self, host: str, address: _Address) -> bool:
+        """Tell whether this private address may be spoken to.
+
+        Examples
+        --------
+        >>> allowed = Allowed.of(["hooks.lan"], ["10.1.0.0/16"])
+        >>> [allowed.permits(host, ipaddress.ip_address("10.1.2.3")) for host in ("a", "b")]
+        [True, True]
+        >>> allowed.permits("hooks.lan", ipaddress.ip_address("192.168.1.1"))
+        True
+        >>> allowed.permits("other.lan", ipaddress.ip_address("192.168.1.1"))
+        False
+        """
+        return host.lower().rstrip(".") in self.hosts or any(
+            address in network for network in self.networks
+        )
+
+
+_NOTHING_MORE = Allowed()
 
 
 def resolve(host: str, port: int) -> list[str]:
@@ -54,8 +101,23 @@ def check_port(host: str, port: int) -> None:
         )
 
 
-def check_addresses(host: str, addresses: Sequence[str], *, allow_private: bool) -> str:
+def check_addresses(
+    host: str,
+    addresses: Sequence[str],
+    *,
+    allow_private: bool,
+    allowed: Allowed = _NOTHING_MORE,
+) -> str:
     """Judge every address and return the one to connect to.
+
+    Parameters
+    ----------
+    host, addresses
+        The receiver's name and what it resolves to.
+    allow_private
+        Whether this endpoint may have any private address.
+    allowed
+        Private addresses that every endpoint may have.
 
     Raises
     ------
@@ -79,10 +141,12 @@ def check_addresses(host: str, addresses: Sequence[str], *, allow_private: bool)
         loopback = address.is_loopback  # ::1 lies in a reserved network
         if address.is_multicast or address.is_unspecified or (address.is_reserved and not loopback):
             raise RefusedAddressError(f"{host} is no address of a receiver")
-        if not address.is_global and not allow_private:
+        private = not address.is_global and not allow_private
+        if private and not allowed.permits(host, address):
             raise RefusedAddressError(
                 f"{host} is a loopback or private address; set allow_private = true for the "
-                "endpoint if that is meant"
+                "endpoint in the settings file, or name it in api.delivery.allow_hosts or "
+                "allow_cidrs, if that is meant"
             )
     return addresses[0]
 

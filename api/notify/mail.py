@@ -21,7 +21,7 @@ from api.endpoints import MailSettings
 from api.notify.adapters.common import message_of
 from api.notify.base import Notice
 from api.notify.chart import evidence_png
-from api.notify.egress import RefusedAddressError, check_addresses, check_port, resolve
+from api.notify.egress import Allowed, RefusedAddressError, check_addresses, check_port, resolve
 from api.notify.messages import Message, Style, plain_text
 from api.notify.pacing import Rate
 from api.notify.retry import Outcome, Verdict
@@ -132,6 +132,8 @@ class MailChannel:
         Time to connect, and for the whole attempt.
     allow_private
         Whether the server may have a private address.
+    allowed
+        Private addresses that every endpoint may have.
     ca_file
         Authorities to trust instead of the system's.
     rate
@@ -148,6 +150,7 @@ class MailChannel:
     clock: Callable[[], float]
     password: str = ""
     allow_private: bool = False
+    allowed: Allowed = Allowed()  # noqa: RUF009 - frozen
     ca_file: Path | None = None
     rate: Rate | None = None
     resolver: Callable[[str, int], list[str]] = resolve
@@ -171,7 +174,9 @@ class MailChannel:
         deadline = Deadline(self.total_seconds)
         check_port(host, port)
         addresses = self.resolver(host, port)
-        address = check_addresses(host, addresses, allow_private=self.allow_private)
+        address = check_addresses(
+            host, addresses, allow_private=self.allow_private, allowed=self.allowed
+        )
         context = None if self.mail.tls == "none" else tls_context(self.ca_file)
         server = _Server(host, address, deadline, self.connect_seconds)
         try:

@@ -13,7 +13,7 @@ much the receiver takes, and whether it answers at all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import sqlalchemy as sa
 
@@ -23,10 +23,9 @@ from api.notify.claims import Claim, Decider, Terms
 from api.notify.finishing import finish_members, log_attempt, pace_after, values_after
 from api.notify.paces import read_pace, save_pace
 from api.notify.pacing import Breaker
-from api.notify.queue import RETURN_LAPSED, WAITING
+from api.notify.queue import RETURN_LAPSED
 from api.notify.retry import Decision, Outcome
-from api.settings import EndpointSettings
-from api.tables import DeliveryState, delivery, endpoint
+from api.tables import DeliveryState, delivery
 
 __all__ = ["Claim", "Decider", "Outbox", "Terms"]
 
@@ -43,7 +42,7 @@ class Outbox:
     lease_seconds
         How long a lease lasts without renewal.
     terms
-        How endpoints are treated, by name; usual terms for the others.
+        How endpoints are treated, by name; usual terms for the others. May change meanwhile.
     decisions
         Judges what is due; None sends everything.
     breaker
@@ -66,7 +65,8 @@ class Outbox:
         self._database = database
         self._owner = owner
         self._lease_ms = int(lease_seconds * 1000)
-        self._terms = dict(terms or {})
+        # Not copied: receivers come and go while this runs.
+        self._terms = {} if terms is None else terms
         self._breaker = breaker or Breaker()
         self._claiming = Claiming(
             owner=owner,
@@ -74,34 +74,6 @@ class Outbox:
             digest_ms=int(digest_after_seconds * 1000),
             decisions=decisions,
         )
-
-    def sync_endpoints(self, endpoints: Sequence[EndpointSettings], now_ms: int) -> None:
-        """Show the operator's endpoints; cancel what waits for one that is gone or disabled."""
-        active = [e.name for e in endpoints if e.enabled]
-        with self._database.write() as connection:
-            connection.execute(sa.delete(endpoint))
-            for settings in endpoints:
-                connection.execute(
-                    sa.insert(endpoint).values(
-                        name=settings.name,
-                        type=settings.type,
-                        severity_min=settings.severity_min.value,
-                        enabled=settings.enabled,
-                        host=settings.host,
-                        seen_ms=now_ms,
-                    )
-                )
-            connection.execute(
-                sa.update(delivery)
-                .where(delivery.c.state.in_(WAITING), delivery.c.endpoint.not_in(active))
-                .values(
-                    state=DeliveryState.CANCELLED,
-                    last_error="the endpoint is disabled or no longer in the settings",
-                    finished_ms=now_ms,
-                    lease_by=None,
-                    lease_until_ms=None,
-                )
-            )
 
     def next_due_ms(self) -> int | None:
         """Return when the earliest waiting delivery is due or its lease ends; None if none is."""

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpcore2
 
 from api.notify.base import Answer, OutboundRequest
-from api.notify.egress import RefusedAddressError, check_addresses, check_port, resolve
+from api.notify.egress import Allowed, RefusedAddressError, check_addresses, check_port, resolve
 from api.notify.wire import Deadline, PinnedBackend
 
 __all__ = ["HttpSender", "SendError", "Sender", "tls_context"]
@@ -83,6 +83,8 @@ class HttpSender:
     ----------
     connect_seconds, total_seconds
         Time to connect, and for the whole attempt however slowly the receiver talks.
+    allowed
+        Private addresses that every endpoint may have.
     resolver
         Host and port to addresses.
     """
@@ -92,10 +94,12 @@ class HttpSender:
         *,
         connect_seconds: float,
         total_seconds: float,
+        allowed: Allowed | None = None,
         resolver: Callable[[str, int], list[str]] = resolve,
     ) -> None:
         self._connect_seconds = connect_seconds
         self._total_seconds = total_seconds
+        self._allowed = allowed or Allowed()
         self._resolve = resolver
         self._contexts: dict[Path | None, ssl.SSLContext] = {}
 
@@ -108,7 +112,9 @@ class HttpSender:
             port = parts.port or (443 if parts.scheme == "https" else 80)
             check_port(host, port)
             addresses = self._resolve(host, port)
-            address = check_addresses(host, addresses, allow_private=allow_private)
+            address = check_addresses(
+                host, addresses, allow_private=allow_private, allowed=self._allowed
+            )
             return self._exchange(request, address, deadline)
         except RefusedAddressError as exc:
             raise SendError(str(exc), permanent=True) from None

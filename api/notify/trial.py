@@ -26,6 +26,8 @@ class TrialResult:
         Class of the answer.
     latency_ms
         How long it took.
+    status
+        HTTP status of the answer, 250 for mail that was taken; None without one.
     error
         Why not, without address and secret; None if delivered.
     """
@@ -33,6 +35,7 @@ class TrialResult:
     delivered: bool
     verdict: str
     latency_ms: int
+    status: int | None
     error: str | None
 
 
@@ -89,5 +92,6 @@ def send_trial(channel: Channel, now_ms: int | None = None) -> TrialResult:
         delivered=outcome.verdict is Verdict.DELIVERED,
         verdict=outcome.verdict.value,
         latency_ms=round((time.monotonic() - begun) * 1000),
+        status=outcome.status,
         error=outcome.error,
     )

@@ -61,6 +61,7 @@ class _UnderWay:
     """An attempt that has not ended."""
 
     claim: Claim
+    target: Target
     started_ms: int
     begun: float
 
@@ -74,7 +75,7 @@ class DeliveryWorker:
     Parameters
     ----------
     outbox, targets
-        What to send, and to whom.
+        What to send, and to whom. Receivers may come and go in the mapping meanwhile.
     settings
         Schedule, limits, leases.
     metrics
@@ -99,7 +100,7 @@ class DeliveryWorker:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._outbox = outbox
-        self._targets = dict(targets)
+        self._targets = targets
         self._settings = settings
         self._metrics = metrics
         self._watch = watch
@@ -151,22 +152,28 @@ class DeliveryWorker:
             busy = Counter(one.claim.endpoint for one in self._under_way.values())
         limit = self._settings.concurrency - busy.total()
         # Who has least under way comes first, so that no endpoint takes the others' places.
-        names = sorted(self._targets, key=lambda name: (busy[name], self._random.random()))
+        targets = dict(self._targets)
+        names = sorted(targets, key=lambda name: (busy[name], self._random.random()))
         room = {name: self._settings.per_endpoint - busy[name] for name in names}
         if limit <= 0 or not any(free > 0 for free in room.values()):
             return _IDLE_SECONDS  # an attempt that ends wakes the loop
-        self._start(self._outbox.claim(room, limit, now_ms), now_ms)
+        self._start(self._outbox.claim(room, limit, now_ms), targets, now_ms)
         return _IDLE_SECONDS
 
-    def _start(self, claims: Sequence[Claim], now_ms: int) -> None:
+    def _start(self, claims: Sequence[Claim], targets: Mapping[str, Target], now_ms: int) -> None:
         begun = time.monotonic()
+        started = [
+            _UnderWay(claim=c, target=targets[c.endpoint], started_ms=now_ms, begun=begun)
+            for c in claims
+        ]
         with self._lock:
-            self._under_way.update(
-                {c.id: _UnderWay(claim=c, started_ms=now_ms, begun=begun) for c in claims}
-            )
-        for claim in claims:
+            self._under_way.update({one.claim.id: one for one in started})
+        for one in started:
             threading.Thread(
-                target=self._deliver, args=(claim,), name="foreshock-deliver", daemon=True
+                target=self._deliver,
+                args=(one.claim, one.target),
+                name="foreshock-deliver",
+                daemon=True,
             ).start()
 
     def _renew(self, now_ms: int) -> None:
@@ -194,17 +201,17 @@ class DeliveryWorker:
         for one in overdue:
             error = "the attempt did not end in time"
             outcome = Outcome(verdict=Verdict.TRANSIENT, error=error, unsure=True)
-            self._finish(one.claim, outcome, one.started_ms)
+            self._finish(one.claim, one.target, outcome, one.started_ms)
 
-    def _deliver(self, claim: Claim) -> None:
+    def _deliver(self, claim: Claim, target: Target) -> None:
         """One attempt, from claim to result; runs in its own thread and never raises."""
         try:
             started_ms = self._now_ms()
-            outcome = self._attempt(claim)
+            outcome = self._attempt(claim, target)
             with self._lock:
                 given_up = claim.id not in self._under_way
             if not given_up:
-                self._finish(claim, outcome, started_ms)
+                self._finish(claim, target, outcome, started_ms)
         except (StoreError, DataDirError) as exc:
             # The lease ends by itself and the delivery is sent again: a duplicate, not a loss.
             self._report(str(exc))
@@ -216,7 +223,7 @@ class DeliveryWorker:
                 self._under_way.pop(claim.id, None)
             self._wake.set()
 
-    def _attempt(self, claim: Claim) -> Outcome:
+    def _attempt(self, claim: Claim, target: Target) -> Outcome:
         notice = Notice(
             webhook_id=claim.webhook_id,
             attempt=claim.attempts + 1,
@@ -227,15 +234,15 @@ class DeliveryWorker:
             digest=claim.digest,
         )
         try:
-            return self._targets[claim.endpoint].channel.deliver(notice)
+            return target.channel.deliver(notice)
         except Exception as exc:  # noqa: BLE001 - else the same event would come back for ever
             # Without the text and the traceback: both may hold the request.
             _log.error("notice_not_built", endpoint=claim.endpoint, error=type(exc).__name__)
             error = f"the message could not be built or sent: {type(exc).__name__}"
             return Outcome(verdict=Verdict.PERMANENT, error=error)
 
-    def _finish(self, claim: Claim, outcome: Outcome, started_ms: int) -> None:
-        schedule = self._targets[claim.endpoint].schedule or self._settings.schedule_seconds
+    def _finish(self, claim: Claim, target: Target, outcome: Outcome, started_ms: int) -> None:
+        schedule = target.schedule or self._settings.schedule_seconds
         decision = decide(
             outcome,
             attempts=claim.attempts + 1,

@@ -25,6 +25,7 @@ __all__ = [
     "NoteBody",
     "PreviewBody",
     "RecurrenceBody",
+    "ReplayBody",
     "SilenceBody",
     "SnoozeBody",
     "TestRouteBody",
@@ -218,6 +219,20 @@ class TestRouteBody(_Body):
         Annotated[str, Plain, Field(max_length=128)], Annotated[str, Plain, Field(max_length=1024)]
     ] = Field(max_length=64, description="The words of the alert.")
     severity: Severity = Severity.WARNING
+
+
+class ReplayBody(_Body):
+    """What is to be sent again: ids, or all that was given up."""
+
+    model_config = _example(endpoint="noc", since="2026-01-31T12:00:00Z")
+
+    ids: list[Annotated[int, Field(ge=1, le=2**53)]] | None = Field(
+        default=None, max_length=1000, description="Numbers of deliveries; all if left out."
+    )
+    endpoint: Annotated[str, Plain, Field(max_length=64)] | None = Field(
+        default=None, description="Only of this one."
+    )
+    since: Time | None = Field(default=None, description="Given up since then; without ids.")
 
 
 class KeyBody(_Body):

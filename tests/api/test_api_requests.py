@@ -87,7 +87,7 @@ def test_every_unknown_parameter_is_named_and_what_there_is(client: TestClient) 
     errors = client.get("/v1/deliveries?zzz=1&xxx=2").json()["errors"]
     assert [error["pointer"] for error in errors] == ["query/zzz", "query/xxx"]
     assert "there are state, endpoint, limit, cursor" in errors[0]["message"]
-    assert "there are none" in client.get("/v1/endpoints?zzz=1").json()["errors"][0]["message"]
+    assert "there are none" in client.get("/v1/groups?zzz=1").json()["errors"][0]["message"]
     assert client.get(f"/v1/alerts/{UNKNOWN}?zzz=1").status_code == 422
     assert client.get("/v1/stream?zzz=1").status_code == 422
 
