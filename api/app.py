@@ -33,6 +33,7 @@ from api.routes import (
     details,
     endpoints,
     ops,
+    session,
     silences,
     stream,
 )
@@ -40,11 +41,15 @@ from api.routes import routing as routes
 from api.routing import Routing
 from api.security.keys import KeyRing, KeyStore
 from api.security.secretbox import SecretBox
+from api.security.sessions import Sessions
 from api.settings import ApiSettings
 from api.silences import Silences
 from schemas.alert import AlertState
 
 __all__ = ["create_app"]
+
+#: Wrong keys at the login, per address: ten at once, ten a minute.
+_WRONG_KEYS_PER_SECOND = 1 / 6
 
 
 def create_app(
@@ -116,6 +121,9 @@ def create_app(
     app.state.actions = Actions(routing, round(settings.lifecycle.ack_hours * 3_600_000))
     app.state.keys = store_keys
     app.state.key_ring = ring
+    sessions = Sessions(database, ring, round(settings.session_hours * 3_600_000), now_ms)
+    app.state.sessions = sessions
+    app.state.login_failures = Rates(_WRONG_KEYS_PER_SECOND, burst_seconds=60)
 
     def changed() -> None:
         feed.announce()
@@ -133,6 +141,7 @@ def create_app(
         deliveries.router,
         stream.router,
         admin.router,
+        session.router,
         ops.router,
         pages.router,
     ):
@@ -147,6 +156,7 @@ def create_app(
         Guard,
         host_names=settings.host_names(),
         keys=ring,
+        sessions=sessions,
         key_needed=settings.api_key is not None or settings.require_key,
         rates=Rates(settings.requests_per_second),
         metrics=metrics,

@@ -24,6 +24,7 @@ from api.rates import Rates
 from api.rendering import problem_page, wants_page
 from api.security.keys import KeyRing
 from api.security.principal import LOCAL, Principal
+from api.security.sessions import COOKIE, Sessions
 from schemas.errors import DataDirError, StoreError
 
 __all__ = ["OPEN_PATHS", "Guard"]
@@ -32,7 +33,15 @@ _log = structlog.get_logger(__name__)
 
 #: Answered without a key: they say nothing about any GPU.
 OPEN_PATHS = frozenset(
-    {"/healthz", "/readyz", "/version", "/docs", "/openapi.json", "/static/foreshock.css"}
+    {
+        "/healthz",
+        "/readyz",
+        "/version",
+        "/docs",
+        "/openapi.json",
+        "/static/foreshock.css",
+        "/v1/session",  # where one logs in; it says nothing to nobody
+    }
 )
 
 #: No script at all, nothing from elsewhere, no framing, no forms.
@@ -53,6 +62,9 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _NO_KEY = (
     "An API key is needed: send it as Authorization: Bearer or X-Api-Key; in a browser, any user "
     "name with the key as password."
+)
+_NO_ORIGIN = (
+    "A change by session needs the header Origin, as browsers send it; programs send an API key."
 )
 #: Who asks for an open path without a key where one is needed: may nothing.
 _NOBODY = Principal(name="nobody", scopes=frozenset())
@@ -80,6 +92,8 @@ class Guard:
         Recognises keys.
     key_needed
         Whether requests must carry one.
+    sessions
+        Recognises the cookie of browsers that have logged in.
     rates
         How many requests each may send.
     metrics
@@ -93,6 +107,7 @@ class Guard:
         host_names: frozenset[str],
         keys: KeyRing,
         key_needed: bool,
+        sessions: Sessions,
         rates: Rates,
         metrics: ApiMetrics,
     ) -> None:
@@ -100,6 +115,7 @@ class Guard:
         self._host_names = host_names
         self._keys = keys
         self._key_needed = key_needed
+        self._sessions = sessions
         self._rates = rates
         self._metrics = metrics
 
@@ -151,11 +167,19 @@ class Guard:
         if found is not None:
             return found
         given = _given_key(headers)
+        token = None if given else _cookie(headers)
+        session = None
         try:
             known = await run_in_threadpool(self._keys.find, given) if given else None
+            if token is not None:
+                session = await run_in_threadpool(self._sessions.find, token)
         except (StoreError, DataDirError) as exc:
             _log.error("key_not_checked", error=str(exc))
             return Refusal(status=503, detail="The alert store cannot answer now.")
+        if session is not None:
+            known, scope["state"]["session_expires_ms"] = session
+            if scope["method"] not in _SAFE and not _says_same_origin(headers):
+                return Refusal(status=403, detail=_NO_ORIGIN)
         who = known or (None if given or self._key_needed else LOCAL)
         if who is None and scope["path"] not in OPEN_PATHS:
             return Refusal(status=401, detail=_NO_KEY)
@@ -198,6 +222,23 @@ def _origin_fault(method: str, headers: Headers) -> Refusal | None:
     foreign = origin is not None and urlsplit(origin).netloc.lower() != headers["host"].lower()
     if foreign or headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
         return Refusal(status=403, detail="A page of another site may not change anything here.")
+    return None
+
+
+def _says_same_origin(headers: Headers) -> bool:
+    """Tell whether the browser itself says that one of our own pages asks.
+
+    A cookie travels by itself; so what it permits needs this word. That an Origin is not foreign
+    was checked before.
+    """
+    return "origin" in headers or headers.get("sec-fetch-site") == "same-origin"
+
+
+def _cookie(headers: Headers) -> str | None:
+    for part in headers.get("cookie", "").split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == COOKIE and value:
+            return value
     return None
 
 

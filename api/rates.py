@@ -18,9 +18,11 @@ class Rates:
     Parameters
     ----------
     per_second
-        Requests on average; five seconds' worth may come at once.
+        Requests on average.
     clock
         Monotonic seconds.
+    burst_seconds
+        So many seconds' worth may come at once.
 
     Examples
     --------
@@ -29,9 +31,14 @@ class Rates:
     [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
     """
 
-    def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        per_second: float,
+        clock: Callable[[], float] = time.monotonic,
+        burst_seconds: float = _BURST_SECONDS,
+    ) -> None:
         self._per_second = per_second
-        self._burst = max(1.0, per_second * _BURST_SECONDS)
+        self._burst = max(1.0, per_second * burst_seconds)
         self._clock = clock
         self._lock = threading.Lock()
         self._buckets: dict[str, tuple[float, float]] = {}

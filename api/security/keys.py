@@ -121,8 +121,12 @@ class KeyStore:
 
     def find(self, key: str) -> Principal | None:
         """Return whose key this is, or None if it opens nothing (any more)."""
+        return self.find_hash(_hash(key))
+
+    def find_hash(self, hashed: str) -> Principal | None:
+        """Return whose key has this hash, or None if it opens nothing (any more)."""
         now_ms = self._now_ms()
-        query = sa.select(api_key).where(api_key.c.hash == _hash(key))
+        query = sa.select(api_key).where(api_key.c.hash == hashed)
         with self._database.read() as connection:
             row = connection.execute(query).mappings().one_or_none()
         if row is None or row["revoked_ms"] is not None:
@@ -157,21 +161,30 @@ class KeyRing:
     def find(self, key: str) -> Principal | None:
         """Return who has this key, or None."""
         hashed = _hash(key)
-        if self._settings_hash and hmac.compare_digest(hashed, self._settings_hash):
-            return Principal(name="settings-key", scopes=ALL_SCOPES)
-        if self._store is None or not key.startswith(_PREFIX):
-            return None
+        # What is neither is no key of ours: the store need not be asked.
+        return self.find_hash(hashed) if key.startswith(_PREFIX) else self._settings(hashed)
+
+    def find_hash(self, hashed: str) -> Principal | None:
+        """Return who has the key with this hash, or None: for sessions opened with it."""
+        by_settings = self._settings(hashed)
+        if by_settings is not None or self._store is None:
+            return by_settings
         with self._lock:
             until, known = self._known.get(hashed, (0.0, None))
         if known is not None and time.monotonic() < until:
             return known
-        found = self._store.find(key)
+        found = self._store.find_hash(hashed)
         if found is not None:
             with self._lock:
                 if len(self._known) >= _CACHE_SIZE:
                     self._known.clear()
                 self._known[hashed] = (time.monotonic() + _CACHE_SECONDS, found)
         return found
+
+    def _settings(self, hashed: str) -> Principal | None:
+        if self._settings_hash and hmac.compare_digest(hashed, self._settings_hash):
+            return Principal(name="settings-key", scopes=ALL_SCOPES)
+        return None
 
     def forget(self) -> None:
         """Ask the store again for every key: one was revoked."""
