@@ -10,15 +10,18 @@ from fastapi import FastAPI
 
 from api import pages
 from api.actions import Actions
+from api.alertmanager.inbox import Inbox
 from api.bodies import Bodies, SeenRequests
 from api.database import Database
 from api.decision import Decisions
 from api.endpointediting import Editor
 from api.endpointstore import EndpointStore
 from api.feed import Feed
+from api.fleetsize import FleetSize
 from api.guards import Guard
 from api.head import HeadAsGet
 from api.health import Readiness
+from api.ledger import Ledger
 from api.metrics import ApiMetrics
 from api.notify.sender import HttpSender
 from api.problems import install
@@ -28,6 +31,7 @@ from api.roster import Roster
 from api.routes import (
     actions,
     admin,
+    alertmanager,
     alerts,
     deliveries,
     details,
@@ -62,6 +66,7 @@ def create_app(
     routing: Routing | None = None,
     decisions: Decisions | None = None,
     roster: Roster | None = None,
+    inbox: Inbox | None = None,
     box: SecretBox | None = None,
     on_change: Callable[[], None] = lambda: None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -84,6 +89,8 @@ def create_app(
         Who is told, and the rules asked when a delivery is claimed.
     roster
         The receivers; by default those of the settings and the store, told by nobody.
+    inbox
+        Takes in what other tools push.
     box
         Seals secrets in the store; without one, what is sealed opens only in this process.
     on_change
@@ -118,6 +125,8 @@ def create_app(
         database, app.state.roster, allowed=settings.delivery.allowed()
     )
     app.state.silences = Silences()
+    app.state.inbox = inbox or Inbox(database, Ledger(routing))
+    app.state.fleet = FleetSize(database, settings.lifecycle.fleet_nodes, now_ms)
     app.state.actions = Actions(routing, round(settings.lifecycle.ack_hours * 3_600_000))
     app.state.keys = store_keys
     app.state.key_ring = ring
@@ -139,6 +148,7 @@ def create_app(
         routes.router,
         endpoints.router,
         deliveries.router,
+        alertmanager.router,
         stream.router,
         admin.router,
         session.router,

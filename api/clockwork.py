@@ -28,6 +28,7 @@ from api.tables import (
     delivery,
     event,
     idempotency,
+    pushed,
     series,
     silence,
 )
@@ -100,6 +101,8 @@ class Clockwork:
         Called after a step that changed something.
     roster
         The receivers, kept up to date here too; None leaves them as they are.
+    errands
+        Other things that fall due: each gets the time and returns how many alerts it touched.
     now_ms
         Clock, unix milliseconds.
     """
@@ -112,6 +115,7 @@ class Clockwork:
         on_change: Callable[[], None] = lambda: None,
         *,
         roster: Changing | None = None,
+        errands: Sequence[Callable[[int], int]] = (),
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._database = database
@@ -119,6 +123,7 @@ class Clockwork:
         self._periods = periods
         self._on_change = on_change
         self._roster = roster
+        self._errands = tuple(errands)
         self._now_ms = now_ms
         self.problem: str | None = None
         self.beat = time.monotonic()
@@ -150,6 +155,7 @@ class Clockwork:
                 done += self._end_acks(connection, now_ms)
                 done += self._end_flapping(connection, now_ms)
                 done += self._remind(connection, now_ms)
+        done += sum(errand(now_ms) for errand in self._errands)
         done += self._forget(now_ms)
         if done:
             self._on_change()
@@ -328,5 +334,5 @@ def _remove_alerts(connection: sa.Connection, ids: Sequence[str]) -> None:
         return
     theirs = sa.select(delivery.c.id).where(delivery.c.alert_id.in_(ids))
     connection.execute(sa.delete(attempt).where(attempt.c.delivery_id.in_(theirs)))
-    for table in (delivery, event, series, alert):
+    for table in (delivery, event, series, pushed, alert):
         connection.execute(sa.delete(table).where(table.c.alert_id.in_(ids)))

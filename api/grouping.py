@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from api.inhibition import AlertFacts
 
-__all__ = ["GROUP_WORDS", "Group", "group_alerts", "group_key_of"]
+__all__ = ["GROUP_WORDS", "MANY_NODES", "Group", "group_alerts", "group_key_of"]
 
 #: Words by which notices can be grouped.
 GROUP_WORDS = ("alert", "node", "job", "rack", "cause")
 #: So many nodes with the same fault at once are a fault of what they share.
 WIDE_NODES = 3
-#: Where nobody knows how many nodes there are, so many are a fault of the fleet.
-_MANY_NODES = 10
+#: Where nobody says how many nodes there are, so many are a fault of the fleet.
+MANY_NODES = 10
 #: Beginnings within this time count as one event.
 WIDE_MS = 120_000
 
@@ -81,7 +81,7 @@ def group_alerts(alerts: Iterable[AlertFacts], known_nodes: int = 0) -> list[Gro
     alerts
         The open alerts.
     known_nodes
-        Nodes of the fleet, for "a tenth of the nodes"; 0 if unknown.
+        Nodes of the fleet, for "a tenth of the nodes"; 0 if unknown: ten nodes then.
     """
     open_alerts = sorted(alerts, key=lambda a: (a.started_ms, a.alert_id))
     wide = _wide(open_alerts, known_nodes)
@@ -135,7 +135,7 @@ def _wide(alerts: Sequence[AlertFacts], known_nodes: int) -> dict[str, tuple[str
             place = "/".join(part for part in (cluster, rack) if part)
             for one in _burst(here, WIDE_NODES):
                 found[one.alert_id] = ("rack", f"{place} {name}")
-        tenth = max(WIDE_NODES, -(-known_nodes // 10)) if known_nodes else _MANY_NODES
+        tenth = max(WIDE_NODES, -(-known_nodes // 10)) if known_nodes else MANY_NODES
         spread = _burst(same, tenth)
         if len({one.rack for one in spread}) > 1:
             found |= {one.alert_id: ("fleet", name) for one in spread}

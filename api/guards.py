@@ -243,7 +243,7 @@ def _cookie(headers: Headers) -> str | None:
 
 
 def _is_rest(path: str) -> bool:
-    return path.startswith("/v1/")
+    return path.startswith(("/v1/", "/api/v2/"))
 
 
 # A name or a bracketed IPv6 address, and at most a port: nothing else may pass for a good name.

@@ -14,6 +14,7 @@ from typing import Any
 import re2  # type: ignore[import-untyped]  # the package carries no types
 
 __all__ = [
+    "EXTERNAL",
     "LABELS",
     "MAX_MATCHERS",
     "Matcher",
@@ -49,9 +50,12 @@ LABELS = (
     "project",
     "rack",
     "cluster",
+    "pipeline",
     "detector",
     "action",
 )
+#: Kind of alerts that other tools push in; they keep the name that they came with.
+EXTERNAL = "external"
 
 
 class MatcherError(ValueError):
@@ -170,8 +174,9 @@ def labels_of(payload: Mapping[str, Any]) -> dict[str, str]:  # decoded JSON of 
     own = payload.get("labels") or {}
     found = {str(name): str(value) for name, value in own.items() if value is not None}
     kind, family = str(payload["kind"]), str(payload["family"])
+    pushed = kind == EXTERNAL
     words = {
-        "alertname": f"{family}/{kind}",
+        "alertname": found.get("alertname") if pushed else f"{family}/{kind}",
         "family": family,
         "kind": kind,
         "severity": payload["severity"],
@@ -182,6 +187,7 @@ def labels_of(payload: Mapping[str, Any]) -> dict[str, str]:  # decoded JSON of 
             name: subject.get(name)
             for name in ("scope", "node", "gpu_index", "pci", "model", "job", "project", "rack")
         },
+        "pipeline": None if pushed else subject.get("pipeline"),
     }
     return found | {name: str(value) for name, value in words.items() if value is not None}
 

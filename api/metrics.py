@@ -10,7 +10,10 @@ from prometheus_client.registry import Collector
 
 from schemas.errors import ForeshockError
 
-__all__ = ["AlertCounts", "ApiMetrics"]
+__all__ = ["COMPATIBLE_WITH", "AlertCounts", "ApiMetrics"]
+
+#: The version of Alertmanager whose API this is; its tools compare it with their own.
+COMPATIBLE_WITH = "0.25.0"
 
 AlertCounts = Mapping[tuple[str, str, str], int]
 
@@ -66,6 +69,14 @@ class ApiMetrics:
         self.streams = Gauge(
             "foreshock_api_streams", "Event streams that are open.", registry=registry
         )
+
+        built = Gauge(
+            "alertmanager_build_info",
+            "The version of Alertmanager whose API is served, for its clients.",
+            ["version"],
+            registry=registry,
+        )
+        built.labels(version=COMPATIBLE_WITH).set(1)
 
     def watch_alerts(self, count: Callable[[], AlertCounts]) -> None:
         """Show ``foreshock_alerts`` from the store at each scrape."""

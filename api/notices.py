@@ -266,4 +266,5 @@ _SUBJECT = (
     "job",
     "project",
     "rack",
+    "pipeline",
 )

@@ -95,6 +95,20 @@ def request_id_of(request: Request) -> str:
     return found or secrets.token_hex(8)
 
 
+def _in_alertmanagers_words(request: Request) -> bool:
+    """Tell whether the address is Alertmanager's: its clients read an error as a JSON text."""
+    return request.url.path.startswith("/api/v2/")
+
+
+def _sentence(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(
+        orjson.dumps(text),
+        status_code=status,
+        media_type="application/json",
+        headers=dict(headers or {}),
+    )
+
+
 def install(app: FastAPI) -> None:
     """Answer the expected errors with problem documents; the guard answers the others."""
     app.add_exception_handler(HTTPException, _http)
@@ -105,6 +119,8 @@ def install(app: FastAPI) -> None:
 
 def _http(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)  # noqa: S101 - registered for this class only
+    if _in_alertmanagers_words(request):
+        return _sentence(exc.status_code, exc.detail, exc.headers)
     is_page = not request.url.path.startswith("/v1/")
     if is_page and wants_page(request.headers.get("accept", "")):
         html = problem_page(
@@ -130,6 +146,8 @@ def _invalid(request: Request, exc: Exception) -> Response:
         for fault in exc.errors()
     ]
     said = " ".join(f"{fault['pointer']}: {fault['message'].rstrip('.?')}." for fault in errors)
+    if _in_alertmanagers_words(request):
+        return _sentence(400, f"The request cannot be used. {said}")
     return _respond(
         422, f"The request cannot be used. {said}", errors, request_id=request_id_of(request)
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 from prometheus_client import CollectorRegistry
 
+from api.alertmanager.inbox import Inbox
 from api.app import create_app
 from api.clockwork import Clockwork, Periods
 from api.database import Database
@@ -42,6 +43,12 @@ from schemas.errors import ForeshockError
 __all__ = ["ApiService"]
 
 _JOIN_SECONDS = 8.0
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 _log = structlog.get_logger(__name__)
 
 
@@ -146,7 +153,10 @@ class ApiService:
             worker.wake()
             feed.announce()
 
-        clockwork = Clockwork(database, routing, self._periods(), changed, roster=roster)
+        inbox = Inbox(database, Ledger(routing, self._rules()), _now_ms())
+        clockwork = Clockwork(
+            database, routing, self._periods(), changed, roster=roster, errands=(inbox.look,)
+        )
         self._readiness = Readiness(
             database, {"ingest": ingest, "delivery": worker, "clockwork": clockwork}
         )
@@ -160,6 +170,7 @@ class ApiService:
             routing=routing,
             decisions=decisions,
             roster=roster,
+            inbox=inbox,
             box=box,
             on_change=worker.wake,
         )
@@ -253,16 +264,17 @@ class ApiService:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return SecretBox.from_file(folder / "secret.key", create=True)
 
-    def _ingest(
-        self, database: Database, routing: Routing, feed: Feed, worker: DeliveryWorker
-    ) -> AlertIngest:
+    def _rules(self) -> LifecycleRules:
         lifecycle = self._settings.lifecycle
-        rules = LifecycleRules(
+        return LifecycleRules(
             reopen_ms=lifecycle.reopen_seconds * 1000,
             flap_ms=lifecycle.flap_seconds * 1000,
             stable_ms=lifecycle.stable_seconds * 1000,
         )
 
+    def _ingest(
+        self, database: Database, routing: Routing, feed: Feed, worker: DeliveryWorker
+    ) -> AlertIngest:
         def stored() -> None:
             worker.wake()
             feed.announce()
@@ -272,7 +284,7 @@ class ApiService:
             prefix=self._prefix,
             group=self._settings.group,
             database=database,
-            ledger=Ledger(routing, rules),
+            ledger=Ledger(routing, self._rules()),
             metrics=self._metrics,
             on_stored=stored,
             batch_size=self._settings.batch_size,

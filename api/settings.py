@@ -148,6 +148,13 @@ class LifecycleSettings(BaseModel):
         default=90.0, gt=0, le=3650, description="How long resolved alerts are kept, in days."
     )
     silence_max_days: int = Field(default=30, ge=1, le=366, description="Longest silence, in days.")
+    fleet_nodes: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="How many nodes the fleet has: the same fault on a tenth of them at once is "
+        "one of the fleet. By default ten nodes, or a tenth of those that alerts have named.",
+    )
 
 
 class ApiSettings(BaseModel):

@@ -22,9 +22,11 @@ __all__ = [
     "delivery",
     "endpoint",
     "event",
+    "heartbeat",
     "idempotency",
     "metadata",
     "pace",
+    "pushed",
     "routing",
     "series",
     "session",
@@ -265,6 +267,39 @@ series = sa.Table(
     sa.Column("alert_id", sa.String(36), primary_key=True),
     sa.Column("seq", sa.BigInteger, nullable=False),
     sa.Column("payload", sa.Text, nullable=False),
+)
+
+pushed = sa.Table(
+    "pushed",
+    metadata,
+    # The newest episode of a label set that another tool pushes, see api.alertmanager.inbox.
+    sa.Column("fingerprint", sa.String(36), primary_key=True),
+    sa.Column("alert_id", sa.String(36), nullable=False),
+    # When it is over unless it is pushed again.
+    sa.Column("ends_ms", sa.BigInteger, nullable=False),
+    sa.Column("over", sa.Boolean, nullable=False),
+    sa.Column("updated_ms", sa.BigInteger, nullable=False),
+    # Annotations and origin as they were pushed last.
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("ix_pushed_alert", "alert_id"),
+    sa.Index("ix_pushed_ends", "over", "ends_ms"),
+)
+
+heartbeat = sa.Table(
+    "heartbeat",
+    metadata,
+    # A sign of life that somebody sends by name, see api.heartbeats.
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("interval_ms", sa.BigInteger, nullable=False),
+    sa.Column("grace_ms", sa.BigInteger, nullable=False),
+    sa.Column("severity", sa.String(16), nullable=False),
+    # Whether the settings name it; if not, whoever sent it first did.
+    sa.Column("declared", sa.Boolean, nullable=False),
+    sa.Column("first_ms", sa.BigInteger, nullable=False),
+    # Null until the first one has come.
+    sa.Column("last_ms", sa.BigInteger),
+    # Start of the open alert that says that it is missing.
+    sa.Column("missing_ms", sa.BigInteger),
 )
 
 silence = sa.Table(

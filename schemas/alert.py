@@ -124,6 +124,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "clock_skew",
         "bad_data",
         "delivery_failing",
+        "heartbeat_missing",
+        "external",
     ),
     "inefficiency": ("idle_allocated", "data_starvation", "low_utilization"),
     "novelty": ("multivariate", "drift"),

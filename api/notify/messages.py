@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
+from api.matchers import EXTERNAL
 from api.notify.words import ACTIONS, KINDS, WORDS
 from api.readings import duration, is_empty, label, reading
 from schemas.alert import parse_time
@@ -195,6 +196,8 @@ def _headings(style: Style) -> dict[str, str]:
 
 
 def _kind(event: Event, style: Style) -> str:
+    if event["kind"] == EXTERNAL and (event.get("labels") or {}).get("alertname"):
+        return clean(event["labels"]["alertname"], 80)
     known = KINDS.get(str(event["kind"]))
     return clean(str(event["kind"]).replace("_", " ")) if known is None else style.say(known)
 
@@ -206,7 +209,8 @@ def _title(event: Event, style: Style, severity: str) -> str:
     left, right = ("【", "】") if zh else ("[", "] ")
     title = f"{left}{style.word(severity)}{right}{where(event, style)}"
     title += f" {_kind(event, style)}" if zh else f": {_kind(event, style)}"
-    if subject.get("job") and subject["scope"] != "job":
+    # An alert of another tool names the job that scraped it, not one that computes.
+    if subject.get("job") and subject["scope"] != "job" and event["kind"] != EXTERNAL:
         title += f"{'，' if zh else ', '}{style.word('job').lower()} {clean(subject['job'], 40)}"
     return clean(title, TITLE_LIMIT)
 

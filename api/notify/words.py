@@ -53,6 +53,8 @@ KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "clock_skew": ("clock is wrong", "时钟偏差"),
         "bad_data": ("impossible readings", "读数异常"),
         "delivery_failing": ("notifications do not get through", "通知无法送达"),
+        "heartbeat_missing": ("heartbeat is missing", "心跳缺失"),
+        "external": ("alert of another tool", "外部告警"),
         "idle_allocated": ("allocated and idle", "已分配但空闲"),
         "data_starvation": ("waits for data", "等待数据"),
         "low_utilization": ("little used", "利用率低"),

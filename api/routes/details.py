@@ -123,17 +123,17 @@ def show_notifications(alert_id: UUID, queries: QueriesOf) -> Response:
 
 
 @router.get("/groups", response_model=GroupList, summary="List groups of open alerts")
-def list_groups(database: DatabaseOf) -> Response:
+def list_groups(request: Request, database: DatabaseOf) -> Response:
     """Return open alerts by common cause, rack, job or node."""
-    return json_answer({"groups": [_group(one) for one in _groups(database)]})
+    return json_answer({"groups": [_group(one) for one in _groups(request, database)]})
 
 
 @router.get(
     "/groups/{group_id}", response_model=GroupView, responses=_NOT_FOUND, summary="Show one group"
 )
-def show_group(group_id: str, database: DatabaseOf) -> Response:
+def show_group(request: Request, group_id: str, database: DatabaseOf) -> Response:
     """Return one group."""
-    found = next((one for one in _groups(database) if one.id == group_id), None)
+    found = next((one for one in _groups(request, database) if one.id == group_id), None)
     if found is None:
         raise HTTPException(404, "There is no group with this id.")
     return json_answer(_group(found))
@@ -183,11 +183,12 @@ def _cell(value: object) -> str:
     return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
 
 
-def _groups(database: DatabaseOf) -> list[Group]:
+def _groups(request: Request, database: DatabaseOf) -> list[Group]:
+    known_nodes = request.app.state.fleet.nodes()
     query = sa.select(alert).where(IS_OPEN).order_by(alert.c.started_ms.desc())
     with database.read() as connection:
         rows = connection.execute(query.limit(_MOST_GROUPED)).mappings()
-        return group_alerts(AlertFacts.of(row) for row in rows)
+        return group_alerts((AlertFacts.of(row) for row in rows), known_nodes)
 
 
 def _group(one: Group) -> dict[str, Any]:  # JSON

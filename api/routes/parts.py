@@ -84,7 +84,8 @@ _RFC3339 = re.compile(
 
 def only_rfc3339(text: object) -> object:
     """Refuse what pydantic would take besides: epoch numbers, dates, times without a zone."""
-    if isinstance(text, str) and not _RFC3339.fullmatch(text):
+    number = isinstance(text, int | float)
+    if number or (isinstance(text, str) and not _RFC3339.fullmatch(text)):
         raise PydanticCustomError(
             "rfc3339",
             "A time is written as RFC 3339 with a zone: 2026-01-31T12:00:00Z or "

@@ -72,7 +72,7 @@ def test_an_older_store_is_migrated(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.touch()
     database = Database.open(None, tmp_path)
-    assert database.revision() == "0004"
+    assert database.revision() == "0005"
     database.close()
 
 
