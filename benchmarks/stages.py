@@ -128,7 +128,7 @@ def records(nodes: int, ticks: int, *, binary: bool) -> Measured:
     ]
     best = float("inf")
     for _ in range(3):
-        worker, first = SampleWorker(build(), 0), 2 * nodes
+        worker, first = SampleWorker(build(), 0, series_minutes=10.0), 2 * nodes
         for chunk in _chunks(log[:first], 512):
             worker.process(chunk, caught_up=False)
         start = time.perf_counter()

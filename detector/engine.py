@@ -21,6 +21,7 @@ from detector.detectors.node_silent import NodeSilent
 from detector.detectors.partition_silent import PartitionSilent
 from detector.fleet import Fleet, GpuRow
 from detector.frame import Frame
+from detector.recent import Recent
 from detector.rounds import Round, rounds
 from detector.silence import NO_WALL_CLOCK, Silence, node_frame
 from detector.stage import NODE_CAUSES, Stage
@@ -60,6 +61,8 @@ class Engine:
         From ``detector.registry.build``.
     topic, partition
         Source, named in the windows.
+    series_minutes
+        How far back the lines beside an alert go; 0 for none.
 
     Examples
     --------
@@ -69,7 +72,14 @@ class Engine:
     []
     """
 
-    def __init__(self, detectors: Iterable[Detector], *, topic: str, partition: int) -> None:
+    def __init__(
+        self,
+        detectors: Iterable[Detector],
+        *,
+        topic: str,
+        partition: int,
+        series_minutes: float = 0.0,
+    ) -> None:
         chosen = tuple(detectors)
         self.fleet = Fleet()
         self.gpus = Stage(
@@ -91,7 +101,8 @@ class Engine:
         self.silent = Silence(
             share=together.share if together else 1.0, nodes=together.nodes if together else np.inf
         )
-        self.windows = WindowTable(self.fleet, topic, partition)
+        self._recent = Recent(series_minutes) if series_minutes > 0.0 else None
+        self.windows = WindowTable(self.fleet, topic, partition, self._recent)
 
     def process(
         self, samples: Sequence[NodeSample], arrived_ms: Sequence[int] | None = None
@@ -193,9 +204,22 @@ class Engine:
         for step in rounds(self.fleet, blocks):
             self._grow()
             self._close_moved(outcome, int(step.nodes.ts[0]))
+            said = len(outcome.alerts)
             self._judge(step, outcome)
             outcome.windows += self.windows.add(step.gpus)
+            if self._recent is not None and len(outcome.alerts) > said:
+                outcome.alerts[said:] = map(self._with_lines, outcome.alerts[said:])
             outcome.counts["gpu_samples"] += int((~step.gpus.gone).sum())
+
+    def _with_lines(self, alert: AlertEvent) -> AlertEvent:
+        """Put the last minutes of its GPU beside an alert."""
+        subject = alert.subject
+        if self._recent is None or subject.node is None or subject.gpu_uuid is None:
+            return alert
+        row = self.fleet.find(subject.gpu_uuid, self.fleet.node_of(subject.node), None)
+        if row is None:
+            return alert
+        return self._recent.beside(alert, row, self.windows.newest(row))
 
     def _hear_late(self, item: Admitted, outcome: Outcome) -> None:
         """Judge what a late message says has happened; its readings are past."""
@@ -237,6 +261,8 @@ class Engine:
         self.nodes.grow(len(self.fleet.nodes))
         self.silent.table.grow(len(self.fleet.nodes))
         self.windows.table.grow(len(self.fleet.gpus))
+        if self._recent is not None:
+            self._recent.table.grow(len(self.fleet.gpus))
 
     def _close_moved(self, outcome: Outcome, at_ms: int) -> None:
         """End what was open on GPUs that changed their node or slot."""
@@ -247,6 +273,8 @@ class Engine:
         rows = np.array(sorted(subjects), dtype=np.int64)
         outcome.alerts += self.gpus.close(rows, subjects, at_ms, "gpu_moved")
         self.windows.table.reset(rows)
+        if self._recent is not None:
+            self._recent.table.reset(rows)
         outcome.counts["gpus_moved"] += len(rows)
 
     def _gpu_subject(self, row: int, position: int, frame: Frame) -> Subject:
@@ -299,6 +327,8 @@ class Engine:
         """Take over a dumped state; return the names of arrays that start fresh instead."""
         self.fleet.load(facts)
         gpus, nodes = len(self.fleet.gpus), len(self.fleet.nodes)
+        if self._recent is not None:
+            self._recent.table.grow(gpus)
         dropped = self.gpus.load(unprefixed("gpu", arrays), gpus)
         dropped += self.nodes.load(unprefixed("node", arrays), nodes)
         dropped += self.pipeline.load(unprefixed("pipeline", arrays), 1)

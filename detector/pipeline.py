@@ -46,7 +46,9 @@ class Pipeline:
         stream, cohort = detectors_of(chosen)
         self._trial = trial_of(chosen)
         stream, cohort = tuple(map(watch, stream)), tuple(map(watch, cohort))
-        self._engine = Engine(stream, topic=SAMPLES.name, partition=0)
+        self._engine = Engine(
+            stream, topic=SAMPLES.name, partition=0, series_minutes=chosen.series_minutes
+        )
         self._cohorts = CohortTier(cohort) if cohort else None
         self.total = Outcome()
 

@@ -72,7 +72,7 @@ class DetectorService:
             source=SAMPLES,
             prefix=prefix,
             group=settings.group,
-            make=lambda partition: SampleWorker(stream, partition, trial),
+            make=lambda partition: SampleWorker(stream, partition, trial, settings.series_minutes),
             snapshots=store,
             metrics=self._metrics,
             checkpoint_seconds=settings.checkpoint_seconds,

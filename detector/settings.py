@@ -55,6 +55,13 @@ class DetectorSettings(BaseModel):
         gt=0,
         description="Hours without a sample after which a vanished GPU is forgotten.",
     )
+    series_minutes: float = Field(
+        default=10.0,
+        ge=0,
+        le=120,
+        description="How far back the lines beside an alert go, in minutes; 0 for none. Costs 264 "
+        "bytes of memory per minute and GPU.",
+    )
     disabled: tuple[str, ...] = Field(
         default=(), description="Names of detectors that are switched off."
     )

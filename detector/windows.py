@@ -15,6 +15,7 @@ import numpy as np
 from detector.arrays import BoolArray, Field, FloatArray, IntArray, StateTable
 from detector.fleet import Fleet
 from detector.frame import Frame
+from detector.recent import Recent
 from schemas.metrics import CATALOGUE, METRIC_INDEX
 from schemas.window import WINDOW_MS, WindowBatch, WindowColumns, WindowSource
 
@@ -47,9 +48,14 @@ class WindowTable:
         Names, models and jobs of the rows.
     topic, partition
         Source of the samples, named in every window.
+    recent
+        Keeps the means of closed windows for a while; None keeps none.
     """
 
-    def __init__(self, fleet: Fleet, topic: str, partition: int) -> None:
+    def __init__(
+        self, fleet: Fleet, topic: str, partition: int, recent: Recent | None = None
+    ) -> None:
+        self._recent = recent
         self.table = StateTable(_fields(0))
         #: Catalogue indices of the metrics seen so far, in the order of the table's columns.
         self.metrics = np.zeros(0, dtype=np.int64)
@@ -136,6 +142,11 @@ class WindowTable:
         table["last"][rows] = np.where(missing, table["last"][rows], values)
         table["count"][rows] += ~missing
 
+    def newest(self, row: int) -> dict[str, float]:
+        """Return metric to the newest reading in a GPU's open window; NaN where there is none."""
+        last = self.table["last"][row].tolist()
+        return {CATALOGUE[n].name: last[at] for at, n in enumerate(self.metrics.tolist())}
+
     def dump(self) -> tuple[list[str], dict[str, AnyArray]]:
         """Return the names of the columns, and the arrays."""
         return [CATALOGUE[number].name for number in self.metrics.tolist()], self.table.dump()
@@ -162,7 +173,11 @@ class WindowTable:
                 watermark[node] = next_start
         if not groups:
             return []
-        summary = _Summary(self, np.array([r for members in groups.values() for r in members]))
+        ordered = np.array([row for members in groups.values() for row in members])
+        summary = _Summary(self, ordered)
+        if self._recent is not None:
+            starts = [start for (_, _, start), members in groups.items() for _ in members]
+            self._recent.keep(ordered, np.array(starts), summary.means())
         batches, first = [], 0
         for (node, job, start), members in groups.items():
             part = summary.part(first, first + len(members))
@@ -225,6 +240,10 @@ class _Summary:
         if np.count_nonzero(nothing):
             for array in (self._min, self._max, self._mean):  # 0 and infinities until then
                 array[nothing] = np.nan
+
+    def means(self) -> dict[str, FloatArray]:
+        """Return metric to (n,) means, NaN where there was no reading."""
+        return dict(zip(self._names, self._mean, strict=True))
 
     def part(self, first: int, last: int) -> dict[str, Any]:
         """Return the fields of the batch of rows ``first`` to ``last``."""

@@ -126,13 +126,21 @@ class SampleWorker:
         Of ``gpu.samples``.
     trial
         Detectors whose alerts are marked.
+    series_minutes
+        As for :class:`~detector.engine.Engine`.
     """
 
     def __init__(
-        self, detectors: Sequence[Detector], partition: int, trial: Trial = NOT_ON_TRIAL
+        self,
+        detectors: Sequence[Detector],
+        partition: int,
+        trial: Trial = NOT_ON_TRIAL,
+        series_minutes: float = 0.0,
     ) -> None:
         self._trial = trial
-        self.engine = Engine(detectors, topic=SAMPLES.name, partition=partition)
+        self.engine = Engine(
+            detectors, topic=SAMPLES.name, partition=partition, series_minutes=series_minutes
+        )
 
     def process(self, records: Sequence[Record], *, caught_up: bool) -> Output:
         """Decode, run the engine, encode."""
