@@ -167,6 +167,7 @@ class CollectorService:
             "gpus": sum(list(self._gpus.values())),
             "spool_messages": waiting,
             **({} if self._events is None else {"kernel_log": dict(self._events.health())}),
+            **({} if self._jobs is None else self._jobs.health()),
         }
 
     def _alive(self) -> bool:
@@ -215,6 +216,8 @@ class CollectorService:
             publisher.close(_CLOSE_SECONDS, self._clock.unix_ms())
             if self._events is not None:
                 self._events.close()
+            if self._jobs is not None:
+                self._jobs.close()
             self._let_go(reader)
 
     def _beat_until(

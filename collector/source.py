@@ -158,3 +158,11 @@ class JobSource(Protocol):
             An empty tuple means that no job is there. Never raises.
         """
         ...
+
+    def health(self) -> Mapping[str, object]:
+        """Return more about what is asked, by name; empty where there is nothing to say."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        ...

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 from collector.kernel.settings import KernelLogUse
 from collector.nvmlwire import ChildSettings
 from collector.settings import CollectorSettings, SourceKind
 from collector.source import EventSource, JobSource, Source
 
 __all__ = ["child_settings", "open_events", "open_jobs", "open_source"]
+
+#: The kubelet answers from memory; at the start, before any reading, it is waited for.
+_FIRST_ANSWER_SECONDS = 1.0
 
 
 def open_source(settings: CollectorSettings) -> Source:
@@ -79,4 +84,6 @@ def open_jobs(settings: CollectorSettings) -> JobSource | None:
         return None
     from collector.jobs.attribution import Attribution  # noqa: PLC0415 - see above
 
-    return Attribution(settings.jobs)
+    jobs = Attribution(settings.jobs)
+    jobs.begin(time.time_ns() // 1_000_000, _FIRST_ANSWER_SECONDS)
+    return jobs

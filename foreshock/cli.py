@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from foreshock.alertscmd import alerts_app
 from foreshock.peoplecmd import endpoints_app, keys_app
 from foreshock.roles import Role
 from schemas.errors import ConfigError, ForeshockError, SourceError
@@ -40,6 +41,7 @@ app.add_typer(topics_app, name="topics")
 app.add_typer(config_app, name="config")
 bench_app = typer.Typer(help="Measurements that anyone can repeat.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+app.add_typer(alerts_app, name="alerts")
 app.add_typer(endpoints_app, name="endpoints")
 app.add_typer(keys_app, name="keys")
 
@@ -57,13 +59,15 @@ ConfigOption = Annotated[
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; every error foreshock knows is one sentence and an exit code.
 
-    Exit codes: 0 done, 1 failed while running, 2 wrong usage, settings or input.
+    Exit codes: 0 done, 1 failed while running, 2 wrong usage, settings or input; of the commands
+    that speak to the api also 3 not found, 4 not allowed.
     """
     try:
         app(args=arguments, prog_name="foreshock")
     except ForeshockError as exc:
         _complain(str(exc))
-        sys.exit(2 if isinstance(exc, (ConfigError, SourceError)) else 1)
+        usual = 2 if isinstance(exc, (ConfigError, SourceError)) else 1
+        sys.exit(getattr(exc, "exit_code", usual))
     except ValueError as exc:
         sentence = _wrong_value(exc)
         if sentence is None:
@@ -230,16 +234,18 @@ def _print_once(config: Path | None, source: str | None, *, as_json: bool) -> No
     loaded = _load(config).settings
     set_up_logging("error", loaded.log_format)
     settings = _with_source(loaded, source, {}).collector
-    opened = open_source(settings)
+    opened, jobs = open_source(settings), open_jobs(settings)
     try:
         if settings.source == SourceKind.NVML:
             # Activities are differences of two samples: the first reading has none.
             opened.read(time.time_ns() // 1_000_000)
             time.sleep(1.0)
         now = time.time_ns() // 1_000_000
-        readings = read_once(opened, now, open_jobs(settings))
+        readings = read_once(opened, now, jobs)
     finally:
         opened.close()
+        if jobs is not None:
+            jobs.close()
     if as_json:
         typer.echo(to_json(readings, settings, opened.kind, NodeContext().values()))
     else:

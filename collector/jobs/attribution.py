@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
+from collector.jobs.kubelet import Kubelet
 from collector.jobs.proc import HostProcesses, ProcessFacts
 from collector.jobs.settings import JobSettings
 from collector.jobs.table import JobTable
+from collector.jobs.uses import Named, Use, Users, with_holdings
 from schemas.sample import JobRef
 
 __all__ = ["Attribution"]
@@ -21,17 +23,6 @@ _RANKS = ("SLURM_PROCID", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _HASH_CHARS = 16
 _TEXT_CHARS = 253
 _SHORT_ID = 12
-
-
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """What all processes of one entry have in common."""
-
-    job: str
-    project: str | None = None
-    user_hash: str | None = None
-    container: str | None = None
-    rank: int | None = None
 
 
 class Attribution:
@@ -54,6 +45,9 @@ class Attribution:
             ],
         )
         self._table = None if settings.file is None else JobTable(settings.file)
+        self._kubelet: Kubelet | None = None
+        if settings.pod_resources:
+            self._kubelet = Kubelet(settings.socket, settings.refresh_seconds)
         self._known: dict[int, tuple[int, ProcessFacts]] = {}
         self._pods: dict[str, tuple[str, str]] = {}
         self._pods_at: int | None = None
@@ -61,47 +55,66 @@ class Attribution:
     def jobs(
         self, ts_ms: int, gpus: tuple[str, ...], pids: Mapping[str, tuple[int, ...]] | None
     ) -> tuple[JobRef, ...] | None:
-        """Return the jobs on these GPUs: by process, else by the file, else by the setting."""
-        found: dict[_Use, tuple[dict[str, None], dict[int, None]]] = {}
+        """Return the jobs: by process, else by the kubelet, by the file, by the setting."""
+        settings = self._settings
+        holdings = None if self._kubelet is None else self._kubelet.holdings(ts_ms)
         listed = () if self._table is None else self._table.jobs(gpus)
-        asked = self._settings.processes and pids is not None
-        if asked and pids is not None:
-            self._forget(pids)
-            for gpu in gpus:
-                for pid in pids.get(gpu, ()):
-                    use = self._use(pid, ts_ms)
-                    if use is not None:
-                        members, ids = found.setdefault(use, ({}, {}))
-                        members[gpu] = None
-                        ids[pid] = None
-        if not asked and self._table is None and self._settings.job is None:
+        asked = settings.processes and pids is not None
+        if not asked and holdings is None and self._table is None and settings.job is None:
             return None
-        refs = [_ref(use, tuple(members), tuple(ids)) for use, (members, ids) in found.items()]
+        users = self._of_processes(ts_ms, gpus, pids or {}) if asked else Users()
+        refs = with_holdings(users, gpus, holdings or ()).refs()
         taken = {gpu for ref in refs for gpu in ref.gpus}
         refs += [rest for job in listed if (rest := _without(job, taken)) is not None]
         taken |= {gpu for ref in refs for gpu in ref.gpus}
         free = tuple(gpu for gpu in gpus if gpu not in taken)
-        if self._settings.job is not None and free:
-            refs.append(JobRef(gpus=free, job=self._settings.job, project=self._settings.project))
+        if settings.job is not None and free:
+            refs.append(JobRef(gpus=free, job=settings.job, project=settings.project))
         return tuple(refs)
+
+    def begin(self, ts_ms: int, seconds: float) -> None:
+        """Ask the kubelet before the first reading, waiting at most so long for its answer."""
+        if self._kubelet is not None:
+            self._kubelet.begin(ts_ms, seconds)
+
+    def health(self) -> Mapping[str, object]:
+        """Return what came of asking the kubelet; empty where it is not asked."""
+        return {} if self._kubelet is None else {"kubelet": self._kubelet.health()}
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        if self._kubelet is not None:
+            self._kubelet.close()
+
+    def _of_processes(
+        self, ts_ms: int, gpus: tuple[str, ...], pids: Mapping[str, tuple[int, ...]]
+    ) -> Users:
+        self._forget(pids)
+        users = Users()
+        for gpu in gpus:
+            for pid in pids.get(gpu, ()):
+                use = self._use(pid, ts_ms)
+                if use is not None:
+                    users.add(use, (gpu,), (pid,))
+        return users
 
     def _forget(self, pids: Mapping[str, tuple[int, ...]]) -> None:
         present = {pid for ids in pids.values() for pid in ids}
         for pid in self._known.keys() - present:
             del self._known[pid]
 
-    def _use(self, pid: int, ts_ms: int) -> _Use | None:
+    def _use(self, pid: int, ts_ms: int) -> Use | None:
         facts = self._facts(pid, ts_ms)
         if facts is None:
             return None
-        job, project, container = self._named(facts, ts_ms)
-        if job is None:
+        use = self._named(facts, ts_ms)
+        if use is None:
             return None
-        return _Use(
-            job=job[:_TEXT_CHARS],
-            project=None if project is None else project[:_TEXT_CHARS],
+        return replace(
+            use,
+            job=use.job[:_TEXT_CHARS],
+            project=None if use.project is None else use.project[:_TEXT_CHARS],
             user_hash=self._user(facts),
-            container=container,
             rank=_rank(facts.environment),
         )
 
@@ -117,25 +130,31 @@ class Attribution:
         self._known[pid] = (ts_ms, facts)
         return facts
 
-    def _named(self, facts: ProcessFacts, ts_ms: int) -> tuple[str | None, str | None, str | None]:
-        """Return job, project and container: the site's variable, Slurm, the pod, the container."""
+    def _named(self, facts: ProcessFacts, ts_ms: int) -> Use | None:
+        """Name the job: by the site's variable, by Slurm, by the pod, by the container."""
         settings, said, belongs = self._settings, facts.environment, facts.belongs
         container = belongs.container and belongs.container[:_SHORT_ID]
         own = said.get(settings.project_variable or "")
         if settings.variable and settings.variable in said:
-            return said[settings.variable], own, container
+            return Use(job=said[settings.variable], project=own, container=container)
         slurm = belongs.slurm_job or said.get(_SLURM_ID)
         if slurm is not None:
             if said.get(_ARRAY_JOB) and said.get(_ARRAY_TASK):
                 slurm = f"{said[_ARRAY_JOB]}_{said[_ARRAY_TASK]}"
-            return f"slurm/{slurm}", own or said.get(_SLURM_PROJECT), container
+            project = own or said.get(_SLURM_PROJECT)
+            return Use(job=f"slurm/{slurm}", project=project, container=container)
         if belongs.pod_uid is not None:
             namespace, name = self._pod(belongs.pod_uid, ts_ms)
-            job = f"{namespace}/{name}" if namespace else f"pod/{belongs.pod_uid}"
-            return job, own or namespace, container
+            return Use(
+                job=f"{namespace}/{name}" if namespace else f"pod/{belongs.pod_uid}",
+                project=own or namespace,
+                container=container,
+                named=Named.POD if namespace else Named.BY_ID,
+            )
         if container is not None:
-            return f"container/{container}", own, container
-        return None, None, None
+            job = f"container/{container}"
+            return Use(job=job, project=own, container=container, named=Named.BY_ID)
+        return None
 
     def _pod(self, uid: str, ts_ms: int) -> tuple[str | None, str | None]:
         fresh = 1000.0 * self._settings.refresh_seconds
@@ -159,18 +178,6 @@ def _rank(environment: Mapping[str, str]) -> int | None:
         if text.isascii() and text.isdigit() and len(text) < 9:
             return int(text)
     return None
-
-
-def _ref(use: _Use, gpus: tuple[str, ...], pids: tuple[int, ...]) -> JobRef:
-    return JobRef(
-        gpus=gpus,
-        job=use.job,
-        project=use.project,
-        user_hash=use.user_hash,
-        container=use.container,
-        rank=use.rank,
-        pids=pids,
-    )
 
 
 def _without(job: JobRef, taken: set[str]) -> JobRef | None:

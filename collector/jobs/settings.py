@@ -27,6 +27,16 @@ class JobSettings(BaseModel):
     project_variable: str | None = Field(
         default=None, description="Environment variable of a process that names its project."
     )
+    pod_resources: bool = Field(
+        default=True,
+        description="Ask the kubelet of this node, where there is one, which pod was given which "
+        "GPU: names of pods and containers, and pods without a process on their GPU.",
+    )
+    pod_resources_socket: Path | None = Field(
+        default=None,
+        description="Socket of its pod-resources API; default: "
+        "var/lib/kubelet/pod-resources/kubelet.sock below root.",
+    )
     file: Path | None = Field(
         default=None,
         description="JSON file that a scheduler writes: a list of objects with gpus (UUIDs, or "
@@ -51,13 +61,20 @@ class JobSettings(BaseModel):
         default=30.0,
         ge=1,
         le=3600,
-        description="How long what was learnt about a process is believed, in seconds.",
+        description="How long what was learnt about a process is believed, and how often the "
+        "kubelet is asked, in seconds.",
     )
     root: Path = Field(
         default=Path("/"),
         description="Where the host's /proc and /var/log/pods lie; another folder in a container "
         "that mounts them elsewhere.",
     )
+
+    @property
+    def socket(self) -> Path:
+        """Where the kubelet is asked."""
+        usual = self.root / "var/lib/kubelet/pod-resources/kubelet.sock"
+        return usual if self.pod_resources_socket is None else self.pod_resources_socket
 
     @model_validator(mode="after")
     def _key_for_users(self) -> JobSettings:

@@ -145,6 +145,6 @@ def test_the_settings_of_the_manifest_load_and_agree_with_the_pod(
     assert settings.bus.transport == "kafka"
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     root = collector.jobs.root
-    assert {str(root / "proc"), str(root / "var/log")} <= mounts
+    assert {str(root / "proc"), str(root / "var/log"), str(collector.jobs.socket.parent)} <= mounts
     assert str(collector.kernel.path).startswith(f"{root}/var/log/")
     assert str(settings.data_dir) in mounts
