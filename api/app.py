@@ -21,6 +21,7 @@ from api.fleetsize import FleetSize
 from api.guards import Guard
 from api.head import HeadAsGet
 from api.health import Readiness
+from api.heartbeats import Heartbeats
 from api.ledger import Ledger
 from api.metrics import ApiMetrics
 from api.notify.sender import HttpSender
@@ -36,6 +37,7 @@ from api.routes import (
     deliveries,
     details,
     endpoints,
+    heartbeats,
     ops,
     session,
     silences,
@@ -67,6 +69,7 @@ def create_app(
     decisions: Decisions | None = None,
     roster: Roster | None = None,
     inbox: Inbox | None = None,
+    beats: Heartbeats | None = None,
     box: SecretBox | None = None,
     on_change: Callable[[], None] = lambda: None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -91,6 +94,8 @@ def create_app(
         The receivers; by default those of the settings and the store, told by nobody.
     inbox
         Takes in what other tools push.
+    beats
+        Takes in the heartbeats of others.
     box
         Seals secrets in the store; without one, what is sealed opens only in this process.
     on_change
@@ -125,6 +130,7 @@ def create_app(
         database, app.state.roster, allowed=settings.delivery.allowed()
     )
     app.state.silences = Silences()
+    app.state.heartbeats = beats or Heartbeats(database, Ledger(routing))
     app.state.inbox = inbox or Inbox(database, Ledger(routing))
     app.state.fleet = FleetSize(database, settings.lifecycle.fleet_nodes, now_ms)
     app.state.actions = Actions(routing, round(settings.lifecycle.ack_hours * 3_600_000))
@@ -149,6 +155,7 @@ def create_app(
         endpoints.router,
         deliveries.router,
         alertmanager.router,
+        heartbeats.router,
         stream.router,
         admin.router,
         session.router,

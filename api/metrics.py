@@ -63,6 +63,12 @@ class ApiMetrics:
             "Failures of the delivery loop itself, not of a receiver.",
             registry=registry,
         )
+        self.pings = Counter(
+            "foreshock_api_pings",
+            "Signs of life sent, failed, or withheld because something does not work.",
+            ["name", "result"],
+            registry=registry,
+        )
         self.requests = Counter(
             "foreshock_api_requests", "HTTP requests by status.", ["status"], registry=registry
         )

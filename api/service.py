@@ -14,12 +14,14 @@ from prometheus_client import CollectorRegistry
 
 from api.alertmanager.inbox import Inbox
 from api.app import create_app
+from api.beatsettings import PingSettings
 from api.clockwork import Clockwork, Periods
 from api.database import Database
 from api.decision import Decisions, Timing
 from api.endpointstore import EndpointStore
 from api.feed import Feed
 from api.health import Readiness
+from api.heartbeats import Heartbeats
 from api.ingest import AlertIngest
 from api.ledger import Ledger
 from api.lifecycle import LifecycleRules
@@ -30,6 +32,7 @@ from api.notify.outbox import Decider, Outbox
 from api.notify.pacing import Breaker
 from api.notify.sender import HttpSender
 from api.notify.worker import DeliveryWorker
+from api.pings import Ping
 from api.queries import Queries
 from api.roster import Roster
 from api.routing import Routing
@@ -92,6 +95,7 @@ class ApiService:
         for endpoint in settings.endpoints:  # a secret that cannot be read is said at once
             if endpoint.enabled:
                 target_of(endpoint, self._sender, settings.delivery)
+        self._others: tuple[Callable[[], Mapping[str, object]], ...] = ()
         self._readiness: Readiness | None = None
         self._store: Database | None = None
         self._address: tuple[str, int] | None = None
@@ -153,9 +157,17 @@ class ApiService:
             worker.wake()
             feed.announce()
 
-        inbox = Inbox(database, Ledger(routing, self._rules()), _now_ms())
+        ledger = Ledger(routing, self._rules())
+        inbox = Inbox(database, ledger, _now_ms())
+        beats = Heartbeats(database, ledger, _now_ms())
+        beats.declare(self._settings.heartbeats, _now_ms())
         clockwork = Clockwork(
-            database, routing, self._periods(), changed, roster=roster, errands=(inbox.look,)
+            database,
+            routing,
+            self._periods(),
+            changed,
+            roster=roster,
+            errands=(inbox.look, beats.look),
         )
         self._readiness = Readiness(
             database, {"ingest": ingest, "delivery": worker, "clockwork": clockwork}
@@ -171,6 +183,7 @@ class ApiService:
             decisions=decisions,
             roster=roster,
             inbox=inbox,
+            beats=beats,
             box=box,
             on_change=worker.wake,
         )
@@ -181,6 +194,10 @@ class ApiService:
             self._thread("ingest", ingest.run, ending),
             self._thread("delivery", worker.run, ending),
             self._thread("clockwork", clockwork.run, ending),
+        ]
+        threads += [
+            self._thread(f"ping-{one.name}", self._ping(one, beats).run, ending)
+            for one in self._settings.pings
         ]
         try:
             self._serve(server, listener)
@@ -263,6 +280,27 @@ class ApiService:
         folder = self._data_dir / "api"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return SecretBox.from_file(folder / "secret.key", create=True)
+
+    def _ping(self, one: PingSettings, beats: Heartbeats) -> Ping:
+        return Ping(
+            one,
+            sender=self._sender,
+            health=self._all_health,
+            in_time=beats.in_time,
+            metrics=self._metrics,
+        )
+
+    def _all_health(self) -> Mapping[str, object]:
+        """Say whether this service and those on whose work it lives are well."""
+        for health in (self.health, *self._others):
+            report = health()
+            if not report["ok"]:
+                return report
+        return {"ok": True}
+
+    def depends_on(self, *others: Callable[[], Mapping[str, object]]) -> None:
+        """Send no signs of life unless these are well too: detector and collector, if here."""
+        self._others = others
 
     def _rules(self) -> LifecycleRules:
         lifecycle = self._settings.lifecycle

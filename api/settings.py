@@ -8,6 +8,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from api.beatsettings import HeartbeatSettings, PingSettings
 from api.endpoints import EndpointSettings, secret_bytes
 from api.notify.egress import Allowed
 from schemas.alert import Severity
@@ -224,6 +225,16 @@ class ApiSettings(BaseModel):
     )
     endpoints: tuple[EndpointSettings, ...] = Field(
         default=(), max_length=100, description="Receivers of notifications."
+    )
+    heartbeats: tuple[HeartbeatSettings, ...] = Field(
+        default=(),
+        max_length=1000,
+        description="Signs of life that must come from others, even if they never have.",
+    )
+    pings: tuple[PingSettings, ...] = Field(
+        default=(),
+        max_length=20,
+        description="Signs of life that this service sends while all of it works.",
     )
     delivery: DeliverySettings = Field(
         default_factory=DeliverySettings, description="How notifications are sent."

@@ -138,11 +138,23 @@ def composed(
         if settings.bus.transport != "kafka":
             bus.create_topics()  # on Kafka that is the administrator's: foreshock topics create
         services = [SERVICES[name](settings, bus, source) for name in names]
+        _tell_api(services)
         for service in services:
             health = _health_server(service, settings)
             if health is not None:
                 held.callback(health.close)
         yield services
+
+
+def _tell_api(services: Sequence[Service]) -> None:
+    """Let the api's signs of life depend on the services beside it."""
+    if not any(service.name == "api" for service in services):
+        return
+    from api.service import ApiService
+
+    for service in services:
+        if isinstance(service, ApiService):
+            service.depends_on(*(other.health for other in services if other is not service))
 
 
 def _health_server(service: Service, settings: Settings) -> HealthServer | None:

@@ -66,3 +66,10 @@ def test_the_permanent_answers_named_are_permanent(code: int) -> None:
 def test_every_address_is_named(api: Any) -> None:
     for path in api.client.get("/openapi.json").json()["paths"]:
         assert path.replace("{alert_id}", "{id}") in PAGE
+
+
+def test_every_sample_of_settings_is_accepted() -> None:
+    samples = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    assert len(samples) > 1
+    for sample in samples:
+        ApiSettings(**tomllib.loads(sample)["api"])
