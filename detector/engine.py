@@ -138,6 +138,8 @@ class Engine:
                 self._run(pending, outcome)
                 pending = []
             pending.append(block_of(self.fleet, item, arrived))
+            if self.fleet.moved:  # then the messages before this one are judged already
+                self._close_moved(outcome, sample.ts[min(item.first_tick, len(sample.ts) - 1)])
         self._run(pending, outcome)
         return outcome
 
@@ -203,7 +205,6 @@ class Engine:
     def _run(self, blocks: list[Block], outcome: Outcome) -> None:
         for step in rounds(self.fleet, blocks):
             self._grow()
-            self._close_moved(outcome, int(step.nodes.ts[0]))
             said = len(outcome.alerts)
             self._judge(step, outcome)
             outcome.windows += self.windows.add(step.gpus)
@@ -266,8 +267,7 @@ class Engine:
 
     def _close_moved(self, outcome: Outcome, at_ms: int) -> None:
         """End what was open on GPUs that changed their node or slot."""
-        if not self.fleet.moved:
-            return
+        self._grow()
         moved, self.fleet.moved = self.fleet.moved, []
         subjects = {row: _subject(was) for row, was in moved}
         rows = np.array(sorted(subjects), dtype=np.int64)

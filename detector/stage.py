@@ -176,7 +176,8 @@ class Stage:
                             spec.kind,
                             self._about(detector, spec, row, subjects[row]),
                             started_ms=int(was["onset"][i]),
-                            ended_ms=at_ms,
+                            # Another node's clock may be behind.
+                            ended_ms=max(at_ms, int(was["onset"][i])),
                             seq=int(was["seq"][i]) + 1,
                             severity=int(was["severity"][i]),
                             reason=reason,
