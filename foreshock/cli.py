@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from foreshock.alertscmd import alerts_app
 from foreshock.peoplecmd import endpoints_app, keys_app
 from foreshock.roles import Role
 from schemas.errors import ConfigError, ForeshockError, SourceError
@@ -40,6 +41,7 @@ app.add_typer(topics_app, name="topics")
 app.add_typer(config_app, name="config")
 bench_app = typer.Typer(help="Measurements that anyone can repeat.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+app.add_typer(alerts_app, name="alerts")
 app.add_typer(endpoints_app, name="endpoints")
 app.add_typer(keys_app, name="keys")
 
@@ -57,13 +59,15 @@ ConfigOption = Annotated[
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; every error foreshock knows is one sentence and an exit code.
 
-    Exit codes: 0 done, 1 failed while running, 2 wrong usage, settings or input.
+    Exit codes: 0 done, 1 failed while running, 2 wrong usage, settings or input; of the commands
+    that speak to the api also 3 not found, 4 not allowed.
     """
     try:
         app(args=arguments, prog_name="foreshock")
     except ForeshockError as exc:
         _complain(str(exc))
-        sys.exit(2 if isinstance(exc, (ConfigError, SourceError)) else 1)
+        usual = 2 if isinstance(exc, (ConfigError, SourceError)) else 1
+        sys.exit(getattr(exc, "exit_code", usual))
     except ValueError as exc:
         sentence = _wrong_value(exc)
         if sentence is None:

@@ -38,13 +38,15 @@ from foreshock.wrongsettings import (
 )
 from schemas.errors import ConfigError
 
-__all__ = ["ENV_PREFIX", "FILE_NAME", "Loaded", "Settings", "find_file", "load"]
+__all__ = ["ENV_PREFIX", "FILE_NAME", "Loaded", "Settings", "find_file", "load", "rest_place"]
 
 FILE_NAME = "foreshock.toml"
 SYSTEM_FILE = Path("/etc/foreshock") / FILE_NAME
 
-#: Variables that steer the search or the tests and are not settings.
-_NOT_SETTINGS = frozenset({"FORESHOCK_CONFIG", "FORESHOCK_SHARED"})
+#: Variables that steer the search, the commands for people or the tests and are not settings.
+_NOT_SETTINGS = frozenset(
+    {"FORESHOCK_CONFIG", "FORESHOCK_SHARED", "FORESHOCK_URL", "FORESHOCK_KEY"}
+)
 _NOT_SETTINGS_PREFIXES = ("FORESHOCK_TEST_", "FORESHOCK_REQUIRE_")
 # Kubernetes gives every pod variables of this form for a service called "foreshock" (or
 # "foreshock-..."), as Docker links did; settings of a section carry "__" and never match. A bare
@@ -190,6 +192,32 @@ def load(
     except ValidationError as exc:
         raise ConfigError(explain(exc, origins, file, Settings)) from exc
     return Loaded(settings=settings, file=file, origins=origins)
+
+
+def rest_place(
+    url: str | None, config: Path | None, environ: Mapping[str, str] | None = None
+) -> tuple[str, str | None]:
+    """Return where the api is for a command that speaks to it, and the key that it wants.
+
+    Parameters
+    ----------
+    url
+        From the command line, or None for ``FORESHOCK_URL``, else what the settings say.
+    config
+        Settings file, as for :func:`load`.
+    environ
+        That of the process by default.
+    """
+    environ = os.environ if environ is None else environ
+    key = environ.get("FORESHOCK_KEY") or None
+    place = url or environ.get("FORESHOCK_URL")
+    if place:
+        return place, key
+    api = load(config, environ=environ).settings.api
+    # The key of the settings goes nowhere but to the place that the settings name.
+    own = None if api.api_key is None else api.api_key.get_secret_value()
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(api.host, api.host)  # noqa: S104 - replaced
+    return f"http://{f'[{host}]' if ':' in host else host}:{api.port}", key or own
 
 
 def _read(file: Path) -> _Table:

@@ -1,14 +1,19 @@
-"""Commands for people: try a receiver, send again what was given up, make an API key."""
+"""Commands for people: make, list, try and remove receivers, send again, make an API key."""
 # ruff: noqa: PLC0415 - heavy imports inside the commands, as in foreshock.cli
 
 from __future__ import annotations
 
+import json
+import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
+from foreshock.restplace import ConfigOption, JsonOption, KeyFileOption, UrlOption, open_client
 from schemas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,9 +25,6 @@ __all__ = ["endpoints_app", "keys_app"]
 endpoints_app = typer.Typer(help="The receivers of notifications.", no_args_is_help=True)
 keys_app = typer.Typer(help="The keys of the api.", no_args_is_help=True)
 
-_Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Settings file, as elsewhere.")
-]
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the endpoint.")]
 
 
@@ -41,49 +43,203 @@ def _store(settings: Settings) -> Database:
     return Database.open(url.get_secret_value() if url else None, settings.data_dir)
 
 
-def _known(settings: Settings, name: str) -> None:
-    names = [endpoint.name for endpoint in settings.api.endpoints]
-    if name not in names:
-        raise ConfigError(
-            f"There is no endpoint {name!r} in the settings; there are: "
-            f"{', '.join(names) or 'none'}."
-        )
+def _in_settings(settings: Settings, name: str) -> bool:
+    return any(endpoint.name == name for endpoint in settings.api.endpoints)
+
+
+def _read_secret(path: Path | None, option: str) -> str | None:
+    """Read a secret from a file, - for standard input; a command line is seen by everybody."""
+    if path is None:
+        return None
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise ConfigError(f"The file of {option} cannot be read.") from None
+    if not text.strip():
+        raise ConfigError(f"The file of {option} is empty.")
+    return text.strip()
+
+
+@endpoints_app.command("add")
+def endpoints_add(
+    name: _Name,
+    kind: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="Kind of receiver; see docs/alerts.md.")
+    ] = "webhook",
+    to_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--to-file", metavar="FILE", help="File with the receiver's address; - is stdin."
+        ),
+    ] = None,
+    secret_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the signing secret.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the token or password.")
+    ] = None,
+    channel: Annotated[str | None, typer.Option(help="Chat or channel to write to.")] = None,
+    keyword: Annotated[str | None, typer.Option(help="Word that the robot demands.")] = None,
+    mail_server: Annotated[
+        str | None, typer.Option(metavar="HOST[:PORT]", help="Mail server, for email.")
+    ] = None,
+    mail_from: Annotated[str | None, typer.Option(help="Sender of mail.")] = None,
+    mail_to: Annotated[
+        list[str] | None, typer.Option(help="Recipient of mail; may be repeated.")
+    ] = None,
+    mail_user: Annotated[str | None, typer.Option(help="Login at the mail server.")] = None,
+    severity: Annotated[
+        str, typer.Option(metavar="info|warning|critical", help="Least severity sent.")
+    ] = "warning",
+    language: Annotated[str, typer.Option(metavar="en|zh-CN")] = "en",
+    timezone: Annotated[str, typer.Option(metavar="ZONE", help="Of the times in messages.")] = (
+        "UTC"
+    ),
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Make a receiver in a running api; its address and secrets come from files."""
+    body = {
+        "name": name,
+        "type": kind,
+        "url": _read_secret(to_file, "--to-file"),
+        "secret": _read_secret(secret_file, "--secret-file"),
+        "token": _read_secret(token_file, "--token-file"),
+        "channel": channel,
+        "keyword": keyword,
+        "mail": _mail(mail_server, mail_from, mail_to, mail_user),
+        "severity_min": severity,
+        "language": language,
+        "timezone": timezone,
+    }
+    given = {field: value for field, value in body.items() if value is not None}
+    with open_client(url, key_file, config) as client:
+        made = client.send("POST", "/v1/endpoints", json=given)
+    typer.echo(f"{name} ({made['type']}, {made['url']}) is told from {made['severity_min']} on")
+    if made.get("new_secret"):
+        typer.echo(made["new_secret"])
+        typer.echo("This is its signing secret: it is not shown again.", err=True)
+    typer.echo(f"Try it: foreshock endpoints test {name}", err=True)
+
+
+def _mail(
+    server: str | None, sender: str | None, to: list[str] | None, user: str | None
+) -> dict[str, object] | None:
+    if server is None:
+        return None
+    host, _, port = server.partition(":")
+    if not sender or not to or (port and not port.isdecimal()):
+        raise typer.BadParameter("Mail needs --mail-server HOST[:PORT], --mail-from and --mail-to.")
+    number = int(port or 465)
+    found: dict[str, object] = {
+        "server": host,
+        "port": number,
+        "tls": "implicit" if number == 465 else "starttls",
+        "sender": sender,
+        "recipients": to,
+    }
+    return found | ({} if user is None else {"username": user})
+
+
+@endpoints_app.command("list")
+def endpoints_list(
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """List the receivers of a running api, those of its settings too."""
+    with open_client(url, key_file, config) as client:
+        found = list(client.pages("/v1/endpoints", "endpoints", {}, 1000))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    if not found:
+        typer.echo("There is no endpoint yet: foreshock endpoints add NAME.")
+        return
+    from foreshock.alertsview import console_of, endpoint_table
+
+    console_of(sys.stdout).print(endpoint_table(found))
+
+
+@endpoints_app.command("remove")
+def endpoints_remove(
+    name: _Name,
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Remove a receiver from a running api; what waits for it is cancelled."""
+    with open_client(url, key_file, config) as client:
+        client.send("DELETE", f"/v1/endpoints/{quote(name, safe='')}")
+    typer.echo(f"{name} is removed")
 
 
 @endpoints_app.command("test")
-def endpoints_test(name: _Name, config: _Config = None) -> None:
-    """Send a test message to an endpoint, by the way of real ones."""
+def endpoints_test(
+    name: _Name,
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Send a test message to an endpoint, by the way of real ones.
+
+    One of the settings is told from here; any other, or any with --url, by the running api.
+    """
+    settings = None if url else _settings(config)
+    if settings is None or not _in_settings(settings, name):
+        with open_client(url, key_file, config) as client:
+            said = client.send("POST", f"/v1/endpoints/{quote(name, safe='')}/test")
+        _say_trial(name, said["error"], said["latency_ms"], delivered=said["delivered"])
+        return
     from api.notify.channel import channel_of
     from api.notify.sender import HttpSender
     from api.notify.trial import send_trial
 
-    settings = _settings(config)
-    _known(settings, name)
     delivery = settings.api.delivery
     sender = HttpSender(
-        connect_seconds=delivery.connect_seconds, total_seconds=delivery.total_seconds
+        connect_seconds=delivery.connect_seconds,
+        total_seconds=delivery.total_seconds,
+        allowed=delivery.allowed(),
     )
     endpoint = next(e for e in settings.api.endpoints if e.name == name)
     result = send_trial(channel_of(endpoint, sender, delivery))
-    if not result.delivered:
-        typer.echo(f"foreshock: {name} did not take it: {result.error}", err=True)
+    _say_trial(name, result.error, result.latency_ms, delivered=result.delivered)
+
+
+def _say_trial(name: str, error: str | None, latency_ms: int, *, delivered: bool) -> None:
+    if not delivered:
+        typer.echo(f"foreshock: {name} did not take it: {error}", err=True)
         raise typer.Exit(1)
-    typer.echo(f"{name} took the test message in {result.latency_ms} ms")
+    typer.echo(f"{name} took the test message in {latency_ms} ms")
 
 
 @endpoints_app.command("replay")
 def endpoints_replay(
     name: _Name,
     hours: Annotated[
-        float, typer.Option(min=0, help="Only what was given up in the last so many hours.")
+        float, typer.Option(min=0, max=87_600, help="Only what was given up in so many hours.")
     ] = 24.0,
-    config: _Config = None,
+    url: UrlOption = None,
+    key_file: KeyFileOption = None,
+    config: ConfigOption = None,
 ) -> None:
-    """Queue again what was given up for an endpoint, under the same ids."""
+    """Queue again what was given up for an endpoint, under the same ids.
+
+    For one of the settings in the store itself; for any other, or with --url, by the running api.
+    """
+    settings = None if url else _settings(config)
+    if settings is None or not _in_settings(settings, name):
+        since = datetime.now(UTC) - timedelta(hours=hours)
+        params = {"since": since.isoformat(timespec="seconds").replace("+00:00", "Z")}
+        path = f"/v1/endpoints/{quote(name, safe='')}/replay-failed"
+        with open_client(url, key_file, config) as client:
+            number = client.send("POST", path, params=params)["queued"]
+        typer.echo(f"{number} notifications are queued again for {name}")
+        return
     from api.notify.deadletters import replay
 
-    settings = _settings(config)
-    _known(settings, name)
     now_ms = time.time_ns() // 1_000_000
     database = _store(settings)
     try:
@@ -104,7 +260,7 @@ def keys_create(
     days: Annotated[
         float | None, typer.Option(min=0.01, help="Days until it ends; by default never.")
     ] = None,
-    config: _Config = None,
+    config: ConfigOption = None,
 ) -> None:
     """Make an API key and print it, this once."""
     from api.security.keys import KeyStore
