@@ -143,11 +143,11 @@ class Guard:
 
         headers = Headers(scope=scope)
         page = wants_page(headers.get("accept", ""))
-        refusal = await self._refusal(scope, headers)
-        if refusal is not None:
-            await _refuse(guarded_send, refusal, request_id=request_id, page=page)
-            return
         try:
+            refusal = await self._refusal(scope, headers)
+            if refusal is not None:
+                await _refuse(guarded_send, refusal, request_id=request_id, page=page)
+                return
             await self._app(scope, receive, guarded_send)
         except Exception as exc:
             # Here and not in a handler of the application: those answer outside of this guard.
@@ -219,10 +219,18 @@ def _origin_fault(method: str, headers: Headers) -> Refusal | None:
     if method in _SAFE:
         return None
     origin = headers.get("origin")
-    foreign = origin is not None and urlsplit(origin).netloc.lower() != headers["host"].lower()
+    foreign = origin is not None and _place_of(origin) != headers["host"].lower()
     if foreign or headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
         return Refusal(status=403, detail="A page of another site may not change anything here.")
     return None
+
+
+def _place_of(origin: str) -> str | None:
+    """Return name and port of an origin, lower case; None of what is no address at all."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _says_same_origin(headers: Headers) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from api.notify.base import Notice
 from api.notify.retry import Outcome
@@ -36,7 +36,7 @@ class Redactor:
         """Return the redactor of these secrets; of addresses, their paths and queries too."""
         found = set()
         for secret in secrets:
-            parts = urlsplit(secret) if "://" in secret else None
+            parts = _address(secret)
             pieces = [secret]
             if parts is not None:
                 pieces = [secret, parts.path, parts.query, *parts.path.split("/")]
@@ -78,3 +78,11 @@ def _shown(event: Mapping[str, Any]) -> Mapping[str, Any]:  # decoded JSON of an
         return event
     kept = {name: value for name, value in labels.items() if not is_sensitive(name)}
     return {**event, "labels": kept}
+
+
+def _address(secret: str) -> SplitResult | None:
+    """Return a secret as an address; None of one that is none, whatever a password may hold."""
+    try:
+        return urlsplit(secret) if "://" in secret else None
+    except ValueError:
+        return None

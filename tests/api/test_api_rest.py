@@ -374,6 +374,7 @@ def test_a_key_that_has_ended_opens_nothing(database: Database) -> None:
         ({"origin": "http://localhost"}, 201),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
+        ({"origin": "http://["}, 403),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"sec-fetch-site": "same-origin"}, 201),
     ],

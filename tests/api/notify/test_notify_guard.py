@@ -143,3 +143,7 @@ def test_what_a_receiver_echoes_of_its_address_is_hidden() -> None:
     text = redactor.text("invalid planted-key for https://hooks.example/T0/B0/planted-secret")
     assert "planted" not in text
     assert "hooks.example" in text
+
+
+def test_a_password_that_looks_like_a_broken_address_is_hidden_all_the_same() -> None:
+    assert Redactor.of("http://[pass").text("535 http://[pass refused") == "535 ******** refused"
