@@ -63,6 +63,12 @@ class ApiMetrics:
             "Failures of the delivery loop itself, not of a receiver.",
             registry=registry,
         )
+        self.renewals = Counter(
+            "foreshock_api_renewals",
+            "Pushes of what still fires to an Alertmanager, by endpoint and result.",
+            ["endpoint", "result"],
+            registry=registry,
+        )
         self.pings = Counter(
             "foreshock_api_pings",
             "Signs of life sent, failed, or withheld because something does not work.",

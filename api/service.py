@@ -30,6 +30,7 @@ from api.notify.channel import target_of
 from api.notify.failing import FailureWatch
 from api.notify.outbox import Decider, Outbox
 from api.notify.pacing import Breaker
+from api.notify.renewing import Renewal
 from api.notify.sender import HttpSender
 from api.notify.worker import DeliveryWorker
 from api.pings import Ping
@@ -194,6 +195,7 @@ class ApiService:
             self._thread("ingest", ingest.run, ending),
             self._thread("delivery", worker.run, ending),
             self._thread("clockwork", clockwork.run, ending),
+            self._thread("renewal", self._renewal(database, roster).run, ending),
         ]
         threads += [
             self._thread(f"ping-{one.name}", self._ping(one, beats).run, ending)
@@ -280,6 +282,16 @@ class ApiService:
         folder = self._data_dir / "api"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return SecretBox.from_file(folder / "secret.key", create=True)
+
+    def _renewal(self, database: Database, roster: Roster) -> Renewal:
+        def names() -> list[str]:
+            return [
+                entry.settings.name
+                for entry in roster.entries()
+                if entry.settings and entry.active and entry.settings.type == "alertmanager"
+            ]
+
+        return Renewal(database, names=names, channel=roster.channel, metrics=self._metrics)
 
     def _ping(self, one: PingSettings, beats: Heartbeats) -> Ping:
         return Ping(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from api.matchers import labels_of
@@ -22,9 +24,10 @@ from schemas.alert import rfc3339
 
 __all__ = ["AlertmanagerAdapter", "AlertmanagerWebhookAdapter"]
 
-#: An alert that still fires is declared to end so far ahead. Alertmanager would otherwise take it
-#: for resolved after its own resolve_timeout; the real end comes as an event of its own.
-_AHEAD_MS = 24 * 3_600_000
+#: An alert that still fires is declared to end so far ahead, and is pushed again each minute: long
+#: enough for a restart of this service, in which nothing has recovered, and not for ever.
+_AHEAD_MS = 10 * 60_000
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_]", re.ASCII)
 _ZERO_TIME = "0001-01-01T00:00:00Z"
 
 Event = Mapping[str, Any]  # decoded JSON of an AlertEvent
@@ -49,7 +52,12 @@ class AlertmanagerAdapter:
         self._style = style
 
     def request(self, notice: Notice, *, now_seconds: int) -> OutboundRequest:
-        """Build a list of one alert."""
+        """Build a list of one alert, or of all that are told at once."""
+        events = notice.digest or (notice.event,)
+        told = [self._told(replace(notice, event=e, digest=()), now_seconds) for e in events]
+        return OutboundRequest(url=self._url, headers=JSON_HEADERS, body=dump(told))
+
+    def _told(self, notice: Notice, now_seconds: int) -> dict[str, Any]:  # JSON
         event = notice.event
         ends = event.get("ended_at") if event["state"] == "resolved" else None
         told = {
@@ -60,7 +68,7 @@ class AlertmanagerAdapter:
         }
         if self._style.link:
             told["generatorURL"] = f"{self._style.link}/alerts/{event['alert_id']}"
-        return OutboundRequest(url=self._url, headers=JSON_HEADERS, body=dump([told]))
+        return told
 
     def judge(self, answer: Answer, *, now_seconds: float) -> Outcome:
         """Success is 200."""
@@ -128,7 +136,10 @@ class AlertmanagerWebhookAdapter:
 
 
 def _labels(event: Event) -> dict[str, str]:
-    return {name: clean(value, 1000) for name, value in labels_of(event).items() if value}
+    """Return the words of an alert under names that Alertmanager takes: one bad name spoils all."""
+    found = {name: clean(value, 1000) for name, value in labels_of(event).items() if value}
+    named = {_NO_NAME.sub("_", name): value for name, value in found.items()}
+    return {f"_{k}" if k[:1].isdigit() else k: v for k, v in named.items() if v}
 
 
 def _annotations(notice: Notice, style: Style) -> dict[str, str]:
