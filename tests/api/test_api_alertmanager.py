@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -413,3 +414,72 @@ def test_labels_are_kept_and_those_with_a_name_of_ours_under_another() -> None:
     }
     assert found["pushed_severity"] == "page"
     assert (found["pushed_gpu"], found["pushed_kind"]) == ("3", "mine")
+
+
+RULES = """
+groups:
+- name: gpus
+  rules:
+  - alert: GpuHot
+    expr: {expression}
+    labels: {{severity: page, node: n7}}
+    annotations: {{summary: "n7 is hot", runbook_url: "https://wiki.example/hot"}}
+"""
+PROMETHEUS = """
+global: {{evaluation_interval: 1s}}
+rule_files: [rules.yml]
+alerting:
+  alertmanagers:
+  - static_configs: [{{targets: ["{target}"]}}]
+scrape_configs: []
+"""
+
+
+def test_acceptance_18_rules_of_a_real_prometheus_land_in_the_list_and_end(
+    tmp_path: Path, api: Any, wait_until: Any
+) -> None:
+    """On one store: waiting for Prometheus takes ten seconds."""
+    path = program("prometheus")
+    target = str(api.client.base_url).rstrip("/").removeprefix("http://")
+    (tmp_path / "prometheus.yml").write_text(PROMETHEUS.format(target=target))
+    rules = tmp_path / "rules.yml"
+    rules.write_text(RULES.format(expression="vector(1)"))
+    process = subprocess.Popen(
+        [
+            path,
+            f"--config.file={tmp_path / 'prometheus.yml'}",
+            f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+            "--web.listen-address=127.0.0.1:0",
+            "--rules.alert.resend-delay=1s",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        (one,) = wait_until(lambda: api.alerts(state="open"), 60)
+        assert (one["summary"], one["severity"]) == ("n7 is hot", "critical")
+        assert one["next_steps"] == ["Runbook: https://wiki.example/hot"]
+        rules.write_text(RULES.format(expression="vector(1) > 2"))
+        process.send_signal(signal.SIGHUP)
+        (over,) = wait_until(lambda: api.alerts(state="resolved"), 60)
+        assert over["alert_id"] == one["alert_id"]
+        assert over["end_reason"] == "resolved by the sender"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_acceptance_18_promtool_finds_no_fault_in_the_metrics(
+    api: Any, make_event: Any, wait_until: Any
+) -> None:
+    api.send(make_event())
+    wait_until(api.alerts)
+    text = api.client.get("/metrics").text
+    done = subprocess.run(
+        [program("promtool"), "check", "metrics"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
