@@ -108,11 +108,6 @@ def check_storable(alert_event: AlertEvent) -> None:
         raise DecodeError("bad_field", f"score must be 0 to 1, got {alert_event.score}")
     if len(alert_event.summary) > _MAX_TEXT:
         raise DecodeError("bad_field", f"summary is longer than {_MAX_TEXT} characters")
-    if alert_event.ended_at is not None:
-        try:
-            parse_time(alert_event.ended_at)
-        except ValueError as exc:
-            raise DecodeError("bad_field", "ended_at is no RFC 3339 time") from exc
 
 
 class Ledger:

@@ -7,6 +7,7 @@ ignored, a missing or mistyped required field is a :class:`~schemas.errors.Decod
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -44,6 +45,8 @@ MIN_TS_MS = 946_684_800_000
 MAX_TS_MS = 4_102_444_800_000
 
 _NUMBERS = frozenset({int, float, NoneType})
+# Python reads other forms of ISO 8601 as well; readers in other languages do not.
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def encode(message: NodeSample | WindowBatch | AlertEvent) -> bytes:
@@ -183,12 +186,23 @@ def decode_alert(value: bytes) -> AlertEvent:
         raise DecodeError("bad_field", f"severity is unknown: {event.severity!r}")
     if event.family not in FAMILIES:
         raise DecodeError("bad_field", f"family is unknown: {event.family!r}")
-    for name, moment in (("started_at", event.started_at), ("observed_at", event.observed_at)):
-        try:
-            parse_time(moment)
-        except ValueError as exc:
-            raise DecodeError("bad_field", f"{name} is no RFC 3339 time: {moment!r}") from exc
+    for name in ("started_at", "observed_at", "ended_at"):
+        moment = getattr(event, name)
+        if moment is not None:
+            _check_time(name, moment)
     return event
+
+
+def _check_time(name: str, moment: str) -> None:
+    """Refuse what is no time, and a time that cannot be written again or is no event's."""
+    try:
+        unix_ms = parse_time(moment) if _RFC3339.fullmatch(moment) else None
+    except ValueError:
+        unix_ms = None
+    if unix_ms is None:
+        raise DecodeError("bad_field", f"{name} is no RFC 3339 time: {moment[:64]!r}")
+    if not MIN_TS_MS <= unix_ms <= MAX_TS_MS:
+        raise DecodeError("bad_time", f"{name} must be in 2000..2100, got {moment!r}")
 
 
 def _rare(fields: Fields, name: str) -> Any:
