@@ -308,6 +308,14 @@ class Editor:
 
 
 def _settings(fields: Mapping[str, Any]) -> EndpointSettings:  # decoded JSON
+    if fields.get("type") == "apprise":
+        raise EndpointInvalidError(
+            (
+                "type",
+                "apprise connects by itself, so its addresses cannot be judged: such an endpoint "
+                "is made in the settings file only",
+            )
+        )
     given = {name: value for name, value in fields.items() if value is not None}
     try:
         return EndpointSettings(**given)

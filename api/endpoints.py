@@ -42,6 +42,7 @@ EndpointType = Literal[
     "alertmanager",
     "alertmanager_webhook",
     "email",
+    "apprise",
 ]
 
 #: Where services are that have one address for everybody.
@@ -115,8 +116,8 @@ class EndpointSettings(BaseModel):
     url: SecretStr | None = Field(
         default=None,
         validate_default=True,
-        description="Where to send: http or https. Treated as a secret. Not needed for email, nor "
-        "for services that have one address for everybody.",
+        description="Where to send: http or https; for apprise as it writes addresses. Treated as "
+        "a secret. Not needed for email, nor for services that have one address for everybody.",
     )
     secret: SecretStr | None = Field(
         default=None,
@@ -188,6 +189,8 @@ class EndpointSettings(BaseModel):
             return None
         text = value.get_secret_value()
         parts = urlsplit(text)
+        if kind == "apprise":
+            return _one_service(value)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError("an endpoint's url must be http:// or https:// with a host")
         if parts.username is not None or parts.password is not None:
@@ -246,6 +249,8 @@ class EndpointSettings(BaseModel):
         """Host name of the receiver: the only part of the URL that may be shown."""
         if self.mail is not None:
             return self.mail.server
+        if self.type == "apprise":  # what stands where the host does may be a token
+            return urlsplit(self.address).scheme
         return urlsplit(self.address).hostname or ""
 
     def signing_secret(self) -> str:
@@ -289,6 +294,13 @@ class EndpointSettings(BaseModel):
             raise ConfigError(
                 f"{name}_file of endpoint {self.name!r} cannot be used: {path}: {reason}"
             ) from None
+
+
+def _one_service(value: SecretStr) -> SecretStr:
+    text = value.get_secret_value()
+    if "://" not in text or any(ord(c) <= 32 or c == "," for c in text):
+        raise ValueError("an address of apprise is one, such as ntfy://topic, without spaces")
+    return value
 
 
 def secret_bytes(secret: str) -> bytes:

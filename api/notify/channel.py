@@ -9,6 +9,7 @@ from pathlib import Path
 
 from api.endpoints import EndpointSettings
 from api.notify.adapters.alertmanager import AlertmanagerAdapter, AlertmanagerWebhookAdapter
+from api.notify.adapters.apprise import AppriseChannel
 from api.notify.adapters.dingtalk import DingTalkAdapter
 from api.notify.adapters.discord import DiscordAdapter
 from api.notify.adapters.feishu import FeishuAdapter
@@ -121,6 +122,15 @@ def channel_of(
             ca_file=endpoint.ca_file,
             rate=rate_of(endpoint, Rate.within(60, burst=10)),
             clock=clock,
+        )
+    if endpoint.type == "apprise":
+        return AppriseChannel(
+            endpoint=endpoint.name,
+            url=endpoint.address,
+            style=style,
+            connect_seconds=delivery.connect_seconds,
+            total_seconds=delivery.total_seconds,
+            rate=rate_of(endpoint, Rate.within(20, burst=5)),
         )
     adapter = adapter_of(endpoint, style)
     secrets = (endpoint.address, endpoint.signing_secret(), endpoint.access_token())
