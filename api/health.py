@@ -21,8 +21,11 @@ class Loop(Protocol):
 
     #: Monotonic seconds at which it last did.
     beat: float
-    #: Sentence that says what keeps it from its work, or None.
-    problem: str | None
+
+    @property
+    def problem(self) -> str | None:
+        """Sentence that says what keeps it from its work, or None."""
+        ...
 
 
 class Readiness:

@@ -132,8 +132,14 @@ class AlertIngest:
         self._waiting: list[Record] = []
         self._places: set[TopicPartition] = set()
         self._reported_at = -_REPORT_SECONDS
-        self.problem: str | None = None
+        self._store_fault: str | None = None
+        self._outage: str | None = None
         self.beat = time.monotonic()
+
+    @property
+    def problem(self) -> str | None:
+        """Sentence that says what keeps it from its work: the store or the bus; or None."""
+        return self._store_fault or self._outage
 
     def on_assigned(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Resume where the store is."""
@@ -167,6 +173,7 @@ class AlertIngest:
             while not stop.is_set():
                 self.beat = time.monotonic()
                 records = subscriber.poll(self._batch_size, _POLL_SECONDS)
+                self._outage = subscriber.outage
                 self._waiting.extend(records)
                 self._metrics.ingest_lag.set(sum(subscriber.lag().values()))
                 offsets = self._store(publisher) if self._waiting else {}
@@ -197,7 +204,7 @@ class AlertIngest:
         except (StoreError, DataDirError) as exc:
             self._report(exc)
             return None
-        self.problem = None
+        self._store_fault = None
         self._waiting = []
         return offsets
 
@@ -267,10 +274,10 @@ class AlertIngest:
     def _report(self, exc: StoreError | DataDirError) -> None:
         self._metrics.ingest_errors.inc()
         now = time.monotonic()
-        if self.problem != str(exc) or now - self._reported_at > _REPORT_SECONDS:
+        if self._store_fault != str(exc) or now - self._reported_at > _REPORT_SECONDS:
             _log.error("alert_store_failed", error=str(exc))
             self._reported_at = now
-        self.problem = str(exc)
+        self._store_fault = str(exc)
 
 
 def _next_offsets(records: Sequence[Record]) -> dict[TopicPartition, int]:

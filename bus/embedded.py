@@ -121,6 +121,7 @@ class EmbeddedSubscriber:
         self._beat_due = clock()
         self._failure: Exception | None = None
         self._closed = False
+        self.outage: str | None = None  # a file is there or fails: there is no between
 
     def poll(self, max_records: int, timeout_seconds: float) -> list[Record]:
         """Return up to ``max_records`` records; empty after ``timeout_seconds`` without any."""

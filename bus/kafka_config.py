@@ -100,6 +100,8 @@ def consumer_config(settings: KafkaSettings, client_id: str, group: str) -> dict
         "fetch.queue.backoff.ms": "20",
         "queued.max.messages.kbytes": "65536",
         "isolation.level": "read_committed",
+        # How soon it is noticed that the brokers are back.
+        "statistics.interval.ms": "5000",
     }
     if settings.group_protocol == "classic":
         config |= {

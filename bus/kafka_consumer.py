@@ -11,6 +11,8 @@ Traps of the client that shape this file:
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,6 +22,7 @@ import structlog
 
 from bus.kafka_config import consumer_config
 from bus.kafka_faults import (
+    ALL_BROKERS_DOWN,
     AUTO_OFFSET_RESET,
     HOPELESS,
     NO_OFFSET,
@@ -83,7 +86,8 @@ class KafkaSubscriber:
         self._start = start
         self._failure: Exception | None = None
         self._hopeless: ck.KafkaError | None = None
-        self._down = False
+        self._complained = False
+        self.outage: str | None = None
         self._closed = False
         self._next: dict[TopicPartition, int | None] = {}  # None: not known before a record came
         self._paused: set[TopicPartition] = set()
@@ -93,6 +97,7 @@ class KafkaSubscriber:
         config = consumer_config(settings, client_id, group)
         config["error_cb"] = self._on_error
         config["on_commit"] = self._on_commit
+        config["stats_cb"] = self._on_statistics
         try:
             self._consumer = ck.Consumer(config)
             self._consumer.subscribe(
@@ -295,9 +300,20 @@ class KafkaSubscriber:
     def _on_error(self, error: ck.KafkaError) -> None:
         if error.code() in HOPELESS or error.fatal():
             self._hopeless = error
-        elif not self._down:
-            self._down = True
+            return
+        if error.code() == ALL_BROKERS_DOWN:
+            self.outage = explain(self._settings, error)
+        if not self._complained:
+            self._complained = True
             _log.warning("bus_consumer_error", error=explain(self._settings, error))
+
+    def _on_statistics(self, text: str) -> None:
+        """Notice that a broker is there again: nothing else says so while no record comes."""
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            brokers = json.loads(text)["brokers"].values()
+            if self._complained and any(broker["state"] == "UP" for broker in brokers):
+                self._complained, self.outage = False, None
+                _log.info("bus_consumer_back")
 
     def _on_commit(self, error: ck.KafkaError | None, partitions: list[ck.TopicPartition]) -> None:
         del partitions

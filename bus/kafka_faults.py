@@ -82,7 +82,9 @@ def explain(settings: KafkaSettings, error: ck.KafkaError) -> str:
     text = error.str().rstrip(".")
     for codes, happened, advice in _WORDS:
         if error.code() in codes:
-            return f"Kafka at {settings.bootstrap} {happened}: {text}. {advice}."
+            # The client counts "0/2 brokers are down" where none answers.
+            why = "" if error.code() == ALL_BROKERS_DOWN else f": {text}"
+            return f"Kafka at {settings.bootstrap} {happened}{why}. {advice}."
     return f"Kafka at {settings.bootstrap} reported: {text}."
 
 

@@ -162,6 +162,10 @@ class AssignmentListener(Protocol):
 class Subscriber(Protocol):
     """Reads as one member of a consumer group. Belongs to one thread."""
 
+    #: Sentence that says that the transport is away for now, though reading goes on by itself
+    #: once it is back; None while it answers. May be read from any thread.
+    outage: str | None
+
     def poll(self, max_records: int, timeout_seconds: float) -> list[Record]:
         """Return up to ``max_records`` records; empty after ``timeout_seconds`` without any.
 

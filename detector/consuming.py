@@ -118,6 +118,8 @@ class Consuming:
         #: Nothing was unread at the last poll, and what was polled is worked off.
         self.settled = False
         self.last_turn: float | None = None
+        #: Sentence that says that the bus is away, or None.
+        self.outage: str | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Read until told to stop; then save, commit and leave the group."""
@@ -160,7 +162,7 @@ class Consuming:
         if records:
             self.settled = False
         lags = subscriber.lag()
-        self.lag = sum(lags.values())
+        self.lag, self.outage = sum(lags.values()), subscriber.outage
         began = self.last_turn = time.monotonic()
         metrics = self._wiring.metrics
         metrics.lag.labels(self._wiring.source.name).set(self.lag)

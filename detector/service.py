@@ -127,9 +127,11 @@ class DetectorService:
             name for name, turn in turns.items() if turn is None or now - turn > _STUCK_SECONDS
         ]
         lag = {name: loop.lag for name, loop in self._loops.items()}
+        away = next((loop.outage for loop in self._loops.values() if loop.outage), None)
         detail = (
             f"The {' and '.join(stuck)} loop has not turned yet or is stuck."
             if stuck
-            else f"Both loops turn; {sum(n or 0 for n in lag.values())} messages behind."
+            else away or f"Both loops turn; {sum(n or 0 for n in lag.values())} messages behind."
         )
-        return {"ok": not stuck and self._failure is None, "detail": detail, "lag": lag}
+        ok = not stuck and away is None and self._failure is None
+        return {"ok": ok, "detail": detail, "lag": lag}

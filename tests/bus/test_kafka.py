@@ -8,7 +8,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +21,7 @@ from kafka_broker import start_kafka
 from bus import BusSettings, DeliveryReport, KafkaSettings, TopicPartition, open_bus
 from bus.kafka_config import consumer_config, producer_config
 from bus.kafka_faults import explain
+from bus.protocol import Subscriber
 from schemas.errors import BusUnavailableError, ConfigError, MessageTooLargeError
 from schemas.topics import ALERTS, ALL_TOPICS, SAMPLES, STATE
 
@@ -248,9 +249,17 @@ def test_passing_faults_of_the_broker_are_not_noticed(mock_cluster: SimpleNamesp
     bus.close()
 
 
+def _poll_until(is_true: Callable[[], bool], reader: Subscriber) -> None:
+    end = time.monotonic() + 60.0
+    while not is_true():
+        assert time.monotonic() < end, "it did not happen within a minute"
+        assert reader.poll(1, 0.1) == []
+
+
 def test_brokers_that_come_back_are_used_again(mock_cluster: SimpleNamespace) -> None:
     mock_cluster.create("gpu.samples")
-    bus = open_bus(kafka_settings(mock_cluster.bootstrap, "", reconnect__backoff__max__ms="200"))
+    often = {"reconnect__backoff__max__ms": "200", "consumer__statistics__interval__ms": "200"}
+    bus = open_bus(kafka_settings(mock_cluster.bootstrap, "", **often))
     writer = mock_cluster.clients.enter_context(contextlib.closing(bus.publisher(client_id="w")))
     reader = mock_cluster.clients.enter_context(
         contextlib.closing(bus.subscriber(group="g", topics=["gpu.samples"]))
@@ -258,6 +267,7 @@ def test_brokers_that_come_back_are_used_again(mock_cluster: SimpleNamespace) ->
     writer.send("gpu.samples", key=b"k", value=b"0")
     assert writer.flush(20) == 0
     Stage.drain(reader, 1)
+    assert reader.outage is None
     mock_cluster.down()
     started = time.monotonic()
     for number in range(1, 50):
@@ -265,9 +275,12 @@ def test_brokers_that_come_back_are_used_again(mock_cluster: SimpleNamespace) ->
         writer.poll()
     assert time.monotonic() - started < 5.0  # a send that waited would wait for minutes
     assert reader.poll(10, 0.5) == []
+    _poll_until(lambda: reader.outage is not None, reader)
+    assert "does not answer. Check that it runs" in str(reader.outage)
     mock_cluster.up()
     assert writer.flush(30) == 0
     assert numbers(Stage.drain(reader, 49)) == list(range(1, 50))
+    _poll_until(lambda: reader.outage is None, reader)
     bus.close()
 
 

@@ -308,6 +308,32 @@ def test_health_and_metrics_tell_the_state() -> None:
     assert "foreshock_detector_checkpoint_seconds_bucket" in text
 
 
+class _AwayBus(MemoryBus):
+    """Its readers can be made to say that it does not answer."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(partitions=1)
+        self.readers: list[Any] = []
+        self.text: str | None = text
+
+    def subscriber(self, **options: Any) -> Any:
+        reader = super().subscriber(**options)
+        reader.outage = self.text
+        self.readers.append(reader)
+        return reader
+
+
+def test_a_bus_that_is_away_makes_the_service_unready_until_it_is_back() -> None:
+    bus = _AwayBus("Kafka at k:9092 does not answer.")
+    subject = service(bus, MemorySnapshots())
+    with running(subject):
+        until(lambda: subject.health()["detail"] == bus.text, "the outage is not told")
+        assert subject.health()["ok"] is False
+        for reader in bus.readers:
+            reader.outage = None
+        until(lambda: bool(subject.health()["ok"]), "the service is not well again")
+
+
 def test_an_unknown_parameter_is_refused_before_anything_runs() -> None:
     wrong = DetectorSettings(parameters={"leak": {"horizon": 1}})
     with pytest.raises(ConfigError, match="horizon_seconds"):
