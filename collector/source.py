@@ -46,6 +46,9 @@ class Reading:
         Process ids on each GPU as this node's own process table numbers them, by UUID; None
         where the source knows nothing of processes. Never published as such: the agent asks
         what jobs they belong to.
+    host
+        Numbers of the machine around the GPUs, name to number, if they were asked for at this
+        reading.
     """
 
     node: str
@@ -60,6 +63,7 @@ class Reading:
     jobs: tuple[JobRef, ...] | None = None
     parents: dict[str, str] = field(default_factory=dict)
     pids: Mapping[str, tuple[int, ...]] | None = None
+    host: Mapping[str, float] | None = None
 
 
 class Source(Protocol):
