@@ -199,12 +199,13 @@ def queue_notices(
     rank = Severity(new.severity).rank
     concerned = {r.endpoint: r for r in receivers.of(labels_of(_plain(new)), rank)}
     if new.state == AlertState.RESOLVED:
-        # Who was told of the alert is told of its end, whatever its severity is by now.
+        # Who was told of the alert is told of its end, whatever its severity is by now, and in the
+        # group of its beginning, whatever the routes say by now.
         if outgoing is not None:
             outgoing.write(connection)
-        for name in connection.execute(_TOLD, {"id": new.alert_id}).scalars():
+        for name, group_key in connection.execute(_TOLD, {"id": new.alert_id}):
             if name in names:
-                concerned.setdefault(name, Receiver(endpoint=name))
+                concerned[name] = Receiver(endpoint=name, group_key=group_key)
     first = kind in {EventType.FIRED, EventType.REOPENED} and rank < Severity.CRITICAL.rank
     seq = new.seq if origin in _BY_SEQ else event_id
     rows: list[dict[str, object]] = [
@@ -229,7 +230,11 @@ def queue_notices(
 
 
 _QUEUE = sa.insert(delivery)
-_TOLD = sa.select(delivery.c.endpoint).where(delivery.c.alert_id == sa.bindparam("id")).distinct()
+_TOLD = (
+    sa.select(delivery.c.endpoint, sa.func.min(delivery.c.group_key))
+    .where(delivery.c.alert_id == sa.bindparam("id"))
+    .group_by(delivery.c.endpoint)
+)
 
 
 # Any: the insert functions of the two dialects share no type, see insert_of.

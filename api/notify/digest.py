@@ -51,27 +51,13 @@ def gather(
     number, oldest = connection.execute(count).one()
     if number <= more_than or oldest > now_ms - waited_ms:
         return []
-    # What is held or under way keeps the rest of its alert out: order stands.
-    held = (
-        sa.select(delivery.c.alert_id)
-        .where(
-            delivery.c.endpoint == name,
-            sa.or_(
-                delivery.c.state == DeliveryState.LEASED,
-                sa.and_(
-                    delivery.c.state == DeliveryState.PENDING,
-                    sa.or_(delivery.c.next_at_ms > now_ms, delivery.c.digest.is_not(None)),
-                ),
-            ),
-        )
-        .distinct()
-    )
-    apart = set(connection.execute(held).scalars())
+    alerts, groups = _kept_apart(connection, name, now_ms)
     query = (
         sa.select(
             delivery.c.id,
             delivery.c.webhook_id,
             delivery.c.alert_id,
+            delivery.c.group_key,
             delivery.c.attempts,
             delivery.c.refusals,
             delivery.c.kind,
@@ -84,7 +70,40 @@ def gather(
         .limit(_MOST)
         .with_for_update(of=delivery, skip_locked=True)
     )
-    return [row for row in connection.execute(query) if row.alert_id not in apart]
+    return [
+        row
+        for row in connection.execute(query)
+        if row.alert_id not in alerts and row.group_key not in groups
+    ]
+
+
+def _kept_apart(
+    connection: sa.Connection, name: str, now_ms: int
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the alerts and the groups that stay out of a digest, so that order stands.
+
+    What is held keeps out the rest of its alert; what is under way, is tried again or waits in
+    another digest keeps out the rest of its group.
+    """
+    under_way = sa.or_(
+        delivery.c.state == DeliveryState.LEASED,
+        delivery.c.digest.is_not(None),
+        delivery.c.attempts > 0,
+    )
+    query = sa.select(delivery.c.alert_id, delivery.c.group_key, under_way).where(
+        delivery.c.endpoint == name,
+        delivery.c.state.in_((DeliveryState.PENDING, DeliveryState.LEASED)),
+        sa.or_(
+            delivery.c.state == DeliveryState.LEASED,
+            delivery.c.next_at_ms > now_ms,
+            delivery.c.digest.is_not(None),
+        ),
+    )
+    rows = connection.execute(query).all()
+    return (
+        frozenset(row[0] for row in rows),
+        frozenset(row[1] for row in rows if row[2]),
+    )
 
 
 def members_of(connection: sa.Connection, head: int) -> tuple[Mapping[str, Any], ...]:

@@ -369,8 +369,9 @@ def test_a_silent_stream_sends_comments(tmp_path: Path, bus: MemoryBus, running_
 
 @pytest.mark.parametrize("streams", [5, pytest.param(50, marks=pytest.mark.slow)])
 def test_acceptance_21_open_streams_do_not_hold_up_the_end(
-    api: Any, wait_until: Any, streams: int
+    each_api: Any, wait_until: Any, streams: int
 ) -> None:
+    api = each_api
     base = str(api.client.base_url)
     ended = [threading.Event() for _ in range(streams)]
 

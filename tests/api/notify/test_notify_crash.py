@@ -37,7 +37,7 @@ _SENDERS = """
     from api.notify.worker import DeliveryWorker
     from api.settings import DeliverySettings, EndpointSettings
 
-    folder, url, secret = sys.argv[1:]
+    folder, url, secret, store = sys.argv[1:]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for _ in sys.stdin:
         pid = os.fork()
@@ -48,7 +48,7 @@ _SENDERS = """
         sender = HttpSender(connect_seconds=5, total_seconds=5)
         endpoint = EndpointSettings(name="noc", url=url, secret=secret, allow_private=True)
         DeliveryWorker(
-            outbox=Outbox(Database.open(None, Path(folder)), owner=str(os.getpid()),
+            outbox=Outbox(Database.open(store or None, Path(folder)), owner=str(os.getpid()),
                           lease_seconds=0.3),
             targets={"noc": target_of(endpoint, sender, settings)},
             settings=settings,
@@ -61,15 +61,17 @@ _SENDERS = """
 def test_killing_senders_at_random_loses_nothing_and_repeats_under_the_same_id(
     kills: int,
     tmp_path: Path,
+    store_url: str | None,
     receiver: Any,
     make_event: Callable[..., AlertEvent],
     wait_until: Callable[..., Any],
     secret: str,
 ) -> None:
-    database = Database.open(None, tmp_path)
+    database = Database.open(store_url, tmp_path)
     ledger = Ledger([Route(endpoint="noc", severity_min=Severity.WARNING)])
     chance = random.Random(kills)
-    program = [sys.executable, "-c", textwrap.dedent(_SENDERS), str(tmp_path), receiver.url, secret]
+    words = (str(tmp_path), receiver.url, secret, store_url or "")
+    program = [sys.executable, "-c", textwrap.dedent(_SENDERS), *words]
     senders = subprocess.Popen(
         program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -265,11 +265,11 @@ def dingtalk_terms() -> dict[str, Terms]:
 
 @pytest.mark.slow
 def test_in_a_storm_of_5000_one_digest_a_minute_goes_and_the_limit_holds(
-    sqlite_database: Database, make_event: Make
+    database: Database, make_event: Make
 ) -> None:
     """5,000 alerts in a minute; 20 messages a minute allowed, 18 kB each."""
     adapter = DingTalkAdapter(url="https://oapi.example/send?access_token=t", style=Style())
-    box = outbox(sqlite_database, terms=dingtalk_terms(), decisions=Decisions())
+    box = outbox(database, terms=dingtalk_terms(), decisions=Decisions())
     sent: list[int] = []
     digests: list[int] = []
     covered = 0
@@ -278,7 +278,7 @@ def test_in_a_storm_of_5000_one_digest_a_minute_goes_and_the_limit_holds(
         if second < 60:
             batch = range(second * 84, min(5000, second * 84 + 84))
             events = [make_event(gpu=f"GPU-{n}", node=f"node-{n % 50}") for n in batch]
-            queue(sqlite_database, *events, now_ms=now_ms)
+            queue(database, *events, now_ms=now_ms)
         for claim in box.claim({"noc": 4}, 10, now_ms):
             notice = Notice(webhook_id="w", attempt=1, event=claim.event, digest=claim.digest)
             assert len(adapter.request(notice, now_seconds=second).body) <= 20_000
@@ -294,7 +294,7 @@ def test_in_a_storm_of_5000_one_digest_a_minute_goes_and_the_limit_holds(
     for start in sent:
         assert sum(start <= at < start + MINUTE for at in sent) <= 20
     assert all(later - former >= MINUTE for former, later in pairwise(digests))
-    assert Counter(r.state for r in rows(sqlite_database)) == {"done": 5000}
+    assert Counter(r.state for r in rows(database)) == {"done": 5000}
 
 
 def test_a_digest_is_sent_again_under_the_same_id_with_the_same_members(
