@@ -12,6 +12,7 @@ from api import pages
 from api.actions import Actions
 from api.alertmanager.inbox import Inbox
 from api.bodies import Bodies, SeenRequests
+from api.crowds import Crowds
 from api.database import Database
 from api.decision import Decisions
 from api.endpointediting import Editor
@@ -38,7 +39,9 @@ from api.routes import (
     details,
     endpoints,
     heartbeats,
+    ingest,
     ops,
+    outbound,
     session,
     silences,
     stream,
@@ -70,6 +73,7 @@ def create_app(
     roster: Roster | None = None,
     inbox: Inbox | None = None,
     beats: Heartbeats | None = None,
+    ledger: Ledger | None = None,
     box: SecretBox | None = None,
     on_change: Callable[[], None] = lambda: None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -96,6 +100,8 @@ def create_app(
         Takes in what other tools push.
     beats
         Takes in the heartbeats of others.
+    ledger
+        Stores alert events that come over REST.
     box
         Seals secrets in the store; without one, what is sealed opens only in this process.
     on_change
@@ -130,8 +136,9 @@ def create_app(
         database, app.state.roster, allowed=settings.delivery.allowed()
     )
     app.state.silences = Silences()
-    app.state.heartbeats = beats or Heartbeats(database, Ledger(routing))
-    app.state.inbox = inbox or Inbox(database, Ledger(routing))
+    app.state.ledger = ledger or Ledger(routing)
+    app.state.heartbeats = beats or Heartbeats(database, app.state.ledger)
+    app.state.inbox = inbox or Inbox(database, app.state.ledger)
     app.state.fleet = FleetSize(database, settings.lifecycle.fleet_nodes, now_ms)
     app.state.actions = Actions(routing, round(settings.lifecycle.ack_hours * 3_600_000))
     app.state.keys = store_keys
@@ -156,6 +163,7 @@ def create_app(
         deliveries.router,
         alertmanager.router,
         heartbeats.router,
+        ingest.router,
         stream.router,
         admin.router,
         session.router,
@@ -163,11 +171,14 @@ def create_app(
         pages.router,
     ):
         app.include_router(router)
+    app.webhooks.include_router(outbound.router)
     install(app)
+    app.add_middleware(Crowds)
     app.add_middleware(HeadAsGet, endless=stream.ENDLESS_PATHS)
     app.add_middleware(
         Bodies,
         seen=SeenRequests(database, box, now_ms),
+        longer=ingest.INGEST_PATHS,
     )
     app.add_middleware(
         Guard,

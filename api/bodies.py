@@ -29,6 +29,8 @@ from schemas.errors import ConfigError, DataDirError, StoreError
 __all__ = ["MAX_BODY_BYTES", "Bodies", "SeenRequests"]
 
 MAX_BODY_BYTES = 1_048_576
+#: Where many events come at once.
+_LONGER_BYTES = 8 * MAX_BODY_BYTES
 #: Who has not answered by then has crashed; the next one may do it.
 _UNDER_WAY_MS = 60_000
 _KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
@@ -144,15 +146,23 @@ class Bodies:
         The application behind it.
     seen
         Answers by key.
+    longer
+        Paths where bodies of eight times that length are taken.
     max_bytes
-        Longest body.
+        Longest body elsewhere.
     """
 
     def __init__(
-        self, app: ASGIApp, *, seen: SeenRequests, max_bytes: int = MAX_BODY_BYTES
+        self,
+        app: ASGIApp,
+        *,
+        seen: SeenRequests,
+        longer: frozenset[str] = frozenset(),
+        max_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         self._app = app
         self._seen = seen
+        self._longer = longer
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -161,10 +171,11 @@ class Bodies:
             await self._app(scope, receive, send)
             return
         request_id = scope["state"]["request_id"]
+        most = _LONGER_BYTES if scope["path"] in self._longer else self._max_bytes
         try:
-            body = await self._read(Headers(scope=scope), receive)
+            body = await self._read(Headers(scope=scope), receive, most)
         except _TooLargeError:
-            detail = f"The body is longer than {self._max_bytes} bytes."
+            detail = f"The body is longer than {most} bytes."
             await _send(send, _problem(413, detail, request_id))
             return
 
@@ -181,15 +192,15 @@ class Bodies:
             return
         await self._once(scope, again, send, key, body)
 
-    async def _read(self, headers: Headers, receive: Receive) -> bytes:
+    async def _read(self, headers: Headers, receive: Receive, most: int) -> bytes:
         told = headers.get("content-length", "0")
-        if told.isdecimal() and int(told[:20]) > self._max_bytes:
+        if told.isdecimal() and int(told[:20]) > most:
             raise _TooLargeError
         body: bytes = b""
         while True:
             message = await receive()
             body += message.get("body", b"")
-            if len(body) > self._max_bytes:
+            if len(body) > most:
                 raise _TooLargeError
             if message["type"] == "http.disconnect" or not message.get("more_body"):
                 return body

@@ -21,7 +21,15 @@ from api.security.auditing import last_audit_id
 from api.tables import IS_OPEN, DeliveryState, alert, attempt, delivery, event, pace, series
 from schemas.alert import Severity, rfc3339
 
-__all__ = ["DELIVERY_STATES", "OPEN", "AlertFilter", "CursorError", "Queries"]
+__all__ = [
+    "DELIVERY_STATES",
+    "OPEN",
+    "AlertFilter",
+    "CursorError",
+    "Queries",
+    "decode_cursor",
+    "encode_cursor",
+]
 
 #: Filter word for every state but resolved.
 OPEN = "open"
@@ -106,7 +114,7 @@ class Queries:
         self, wanted: AlertFilter, *, limit: int, cursor: str | None
     ) -> tuple[list[Json], str | None]:
         """Return a page of alerts, newest start first, and the cursor of the next page."""
-        after = None if cursor is None else _decode(cursor, (int, str))
+        after = None if cursor is None else decode_cursor(cursor, (int, str))
         found: list[Json] = []
         seen = 0
         with self._database.read() as connection:
@@ -123,9 +131,20 @@ class Queries:
                     if matches(wanted.matchers, labels_of(shown)):
                         found.append(shown)
                     if len(found) == limit and wanted.matchers:
-                        return found, _encode(after)
+                        return found, encode_cursor(after)
                 if not wanted.matchers or not more or seen >= _MOST_SEEN:
-                    return found, _encode(after) if more and after is not None else None
+                    return found, encode_cursor(after) if more and after is not None else None
+
+    def first(self, wanted: AlertFilter, most: int) -> tuple[list[Json], bool]:
+        """Return alerts that match among the newest ``most``, and whether there may be more."""
+        found: list[Json] = []
+        cursor: str | None = None
+        for _ in range(max(1, most // _MOST_SEEN)):
+            page, cursor = self.alerts(wanted, limit=_MOST_SEEN, cursor=cursor)
+            found += page
+            if cursor is None:
+                return found, False
+        return found, True
 
     def count(self, wanted: AlertFilter) -> int | None:
         """Return how many alerts match; None under matchers that the store cannot count."""
@@ -266,12 +285,12 @@ class Queries:
         if endpoint_name is not None:
             query = query.where(delivery.c.endpoint == endpoint_name)
         if cursor is not None:
-            (before,) = _decode(cursor, (int,))
+            (before,) = decode_cursor(cursor, (int,))
             query = query.where(delivery.c.id < before)
         with self._database.read() as connection:
             rows = connection.execute(query).mappings().all()
         page = rows[:limit]
-        after = _encode((page[-1]["id"],)) if len(rows) > limit else None
+        after = encode_cursor((page[-1]["id"],)) if len(rows) > limit else None
         return [_delivery(row) for row in page], after
 
 
@@ -405,12 +424,14 @@ def _time(unix_ms: int | None) -> str | None:
     return None if unix_ms is None else rfc3339(unix_ms)
 
 
-def _encode(key: tuple[object, ...]) -> str:
+def encode_cursor(key: tuple[object, ...]) -> str:
+    """Write the place after which the next page begins."""
     return base64.urlsafe_b64encode(orjson.dumps(key)).decode().rstrip("=")
 
 
 # Any: the values have the types asked for, which a tuple type cannot say.
-def _decode(cursor: str, types: tuple[type, ...]) -> tuple[Any, ...]:
+def decode_cursor(cursor: str, types: tuple[type, ...]) -> tuple[Any, ...]:
+    """Read a cursor. Raises CursorError if it is none of a list with these types."""
     try:
         key = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, binascii.Error) as exc:

@@ -185,6 +185,7 @@ class ApiService:
             roster=roster,
             inbox=inbox,
             beats=beats,
+            ledger=ledger,
             box=box,
             on_change=worker.wake,
         )

@@ -117,6 +117,29 @@ class Silences(SilenceSource):
         )
         return [_silence(row) for row in connection.execute(query).mappings()]
 
+    def page(
+        self,
+        connection: sa.Connection,
+        *,
+        ending_after_ms: int,
+        limit: int,
+        after: tuple[int, str] | None,
+    ) -> tuple[list[Silence], tuple[int, str] | None]:
+        """Return some of :meth:`all` after a place, and the place after which the rest begins."""
+        key = sa.tuple_(silence.c.ends_ms, silence.c.id)
+        query = (
+            sa.select(silence)
+            .where(silence.c.ends_ms > ending_after_ms)
+            .order_by(silence.c.ends_ms, silence.c.id)
+            .limit(limit + 1)
+        )
+        if after is not None:
+            query = query.where(key > sa.tuple_(sa.literal(after[0]), sa.literal(after[1])))
+        found = [_silence(row) for row in connection.execute(query).mappings()]
+        page = found[:limit]
+        last = (page[-1].ends_ms, page[-1].id) if len(found) > limit else None
+        return page, last
+
     def put(self, connection: sa.Connection, one: Silence) -> None:
         """Store a new silence, or the next version of one."""
         values = _values(one)

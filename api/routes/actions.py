@@ -139,8 +139,7 @@ def acknowledge(
 ) -> Response:
     """Say that somebody has it: nobody is told of it again until it ends, or grows graver."""
     until_ms = unix_ms(body.until)
-    if until_ms is not None and until_ms <= request.app.state.now_ms():
-        raise HTTPException(422, "until must lie in the future.")
+    _in_future(request, until_ms)
     wanted = ActionRequest(kind=ActionKind.ACK, comment=body.comment, until_ms=until_ms)
     return _act(request, alert_id, wanted, who, if_match, queries)
 
@@ -239,6 +238,7 @@ def snooze(
     body: SnoozeBody,
 ) -> Response:
     """Hold notices of one alert until a time; its end is told in any case."""
+    _in_future(request, unix_ms(body.until))
     wanted = ActionRequest(
         kind=ActionKind.SNOOZE, comment=body.comment, until_ms=unix_ms(body.until)
     )
@@ -254,6 +254,7 @@ def bulk(request: Request, who: PrincipalOf, queries: QueriesOf, body: BulkBody)
         raise HTTPException(422, "This action needs a comment.")
     if body.action is ActionKind.SNOOZE and body.until is None:
         raise HTTPException(422, "This action needs until.")
+    _in_future(request, unix_ms(body.until))
     ids = body.ids if body.ids is not None else _matching(queries, body.filter or BulkFilter())
     wanted = ActionRequest(
         kind=body.action,
@@ -271,6 +272,11 @@ def bulk(request: Request, who: PrincipalOf, queries: QueriesOf, body: BulkBody)
     state.changed()
     changed = sum(one["outcome"] == "changed" for one in results)
     return json_answer({"dry_run": body.dry_run, "changed": changed, "results": results})
+
+
+def _in_future(request: Request, until_ms: int | None) -> None:
+    if until_ms is not None and until_ms <= request.app.state.now_ms():
+        raise HTTPException(422, "until must lie in the future.")
 
 
 def _one(

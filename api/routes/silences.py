@@ -13,25 +13,28 @@ from pydantic import BaseModel, Field
 
 from api.matchers import Matcher, MatcherError, check_matchers
 from api.problems import Problem, request_id_of
-from api.queries import AlertFilter
+from api.queries import AlertFilter, CursorError, decode_cursor, encode_cursor
 from api.recurrence import Recurrence
 from api.routes.alerts import seen_by
 from api.routes.bodies import MatcherBody, PreviewBody, RecurrenceBody, SilenceBody
 from api.routes.parts import (
     KNOWN_ONLY,
     PROBLEMS,
+    Cursor,
     DatabaseOf,
     IfMatch,
+    Limit,
     PrincipalOf,
     QueriesOf,
     etag_of,
     json_answer,
     needs,
+    next_link,
     unix_ms,
 )
 from api.security.auditing import record_audit
 from api.security.principal import Principal, Scope
-from api.silences import Silence, SilenceError, check_silence, new_id, state_of
+from api.silences import Silence, SilenceError, Silences, check_silence, new_id, state_of
 from schemas.alert import rfc3339
 
 __all__ = ["router", "silence_json"]
@@ -48,6 +51,7 @@ _MISSING: dict[int | str, dict[str, Any]] = {  # FastAPI's own type for extra an
     412: {"model": Problem, "description": "The silence was changed meanwhile."},
 }
 _WEEK_MS = 7 * 86_400_000
+_MOST_COUNTED = 20_000
 
 
 class SilenceView(BaseModel):
@@ -70,6 +74,7 @@ class SilenceList(BaseModel):
     """Silences, the next to end first."""
 
     silences: list[SilenceView] = Field(description="The silences.")
+    next_cursor: str | None = Field(description="For the next page; null on the last one.")
 
 
 class Preview(BaseModel):
@@ -77,6 +82,7 @@ class Preview(BaseModel):
 
     open: int = Field(description="Open alerts that it would hide now.")
     last_7_days: int = Field(description="Alerts of the last seven days that it would have hidden.")
+    more: bool = Field(description="Whether there may be more: counting ends at 20,000 alerts.")
     alerts: list[dict[str, Any]] = Field(  # an alert, see Alert
         description="The open ones, at most 50."
     )
@@ -87,12 +93,25 @@ def list_silences(
     request: Request,
     database: DatabaseOf,
     expired: Annotated[bool, Query(description="Also those that have ended.")] = False,
+    limit: Limit = 500,
+    cursor: Cursor = None,
 ) -> Response:
-    """Return the silences that hold now or will."""
+    """Return the silences that hold now or will, and those that have ended if asked."""
     now_ms = request.app.state.now_ms()
-    with database.read() as connection:
-        found = request.app.state.silences.all(connection, ending_after_ms=0 if expired else now_ms)
-    return json_answer({"silences": [silence_json(one, now_ms) for one in found]})
+    silences: Silences = request.app.state.silences
+    try:
+        with database.read() as connection:
+            found, after = silences.page(
+                connection,
+                ending_after_ms=0 if expired else now_ms,
+                limit=limit,
+                after=None if cursor is None else decode_cursor(cursor, (int, str)),
+            )
+    except CursorError as exc:
+        raise HTTPException(422, f"The parameter cursor cannot be used: {exc}.") from exc
+    shown = [silence_json(one, now_ms) for one in found]
+    following = None if after is None else encode_cursor(after)
+    return json_answer({"silences": shown, "next_cursor": following}, next_link(request, following))
 
 
 @router.get(
@@ -193,12 +212,17 @@ def preview(request: Request, body: PreviewBody, queries: QueriesOf, who: Princi
     """Say which open alerts, and how many of the last seven days, would be hidden."""
     matchers = _matchers(body.matchers)
     now_ms = request.app.state.now_ms()
-    shown, _ = queries.alerts(AlertFilter(state="open", matchers=matchers), limit=500, cursor=None)
-    recent, _ = queries.alerts(
-        AlertFilter(since_ms=now_ms - _WEEK_MS, matchers=matchers), limit=500, cursor=None
+    hidden, more = queries.first(AlertFilter(state="open", matchers=matchers), _MOST_COUNTED)
+    recent, more_then = queries.first(
+        AlertFilter(since_ms=now_ms - _WEEK_MS, matchers=matchers), _MOST_COUNTED
     )
     return json_answer(
-        {"open": len(shown), "last_7_days": len(recent), "alerts": seen_by(who, shown[:50])}
+        {
+            "open": len(hidden),
+            "last_7_days": len(recent),
+            "more": more or more_then,
+            "alerts": seen_by(who, hidden[:50]),
+        }
     )
 
 
