@@ -140,6 +140,7 @@ class NodeBatcher:
             jobs=jobs,
             inventory=inventory,
             parents=last.parents,
+            host=_last_host(readings),
         )
 
     def _status(self, last: Reading) -> CollectorStatus:
@@ -180,6 +181,12 @@ class NodeBatcher:
 def _key(reading: Reading) -> tuple[object, ...]:
     """Return what must be equal in all readings of one message."""
     return (reading.gpus, reading.parents, reading.state, reading.nvml_error)
+
+
+def _last_host(readings: list[Reading]) -> dict[str, float] | None:
+    """Return the newest numbers of the machine, None if no reading has any."""
+    found = [reading.host for reading in readings if reading.host is not None]
+    return dict(found[-1]) if found else None
 
 
 def _columns(

@@ -131,6 +131,11 @@ class CollectorSettings(BaseModel):
         "processes are asked for, in seconds; their last values are repeated in between. 0: at "
         "every reading.",
     )
+    host_numbers: bool = Field(
+        default=True,
+        description="Publish numbers of this machine (processor, load, memory, swap) every "
+        "slow_seconds, beside GPUs that are in it.",
+    )
     nvml_library: Path | None = Field(
         default=None,
         description="Where libnvidia-ml.so.1 lies; default: where the system looks for libraries.",

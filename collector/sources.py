@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 
 from collector.kernel.settings import KernelLogUse
 from collector.nvmlwire import ChildSettings
 from collector.settings import CollectorSettings, SourceKind
 from collector.source import EventSource, JobSource, Source
 
-__all__ = ["child_settings", "open_events", "open_jobs", "open_source"]
+__all__ = ["child_settings", "open_events", "open_host", "open_jobs", "open_source"]
 
 #: The kubelet answers from memory; at the start, before any reading, it is waited for.
 _FIRST_ANSWER_SECONDS = 1.0
@@ -87,3 +88,15 @@ def open_jobs(settings: CollectorSettings) -> JobSource | None:
     jobs = Attribution(settings.jobs)
     jobs.begin(time.time_ns() // 1_000_000, _FIRST_ANSWER_SECONDS)
     return jobs
+
+
+def open_host(settings: CollectorSettings) -> Callable[[], Mapping[str, float]] | None:
+    """Open what tells of this machine, where the GPUs that are read are in it.
+
+    Simulated and recorded GPUs are in none, an exporter may be on another one.
+    """
+    if settings.source not in {SourceKind.NVML, SourceKind.AMDSMI} or not settings.host_numbers:
+        return None
+    from collector.nodecontext import NodeContext  # noqa: PLC0415 - see above
+
+    return NodeContext().values

@@ -36,7 +36,7 @@ def _collector(settings: Settings, bus: Bus, source: Source | None) -> Service:
     from collector.agent import CollectorService
     from collector.nodecontext import NodeContext
     from collector.settings import SourceKind
-    from collector.sources import open_events, open_jobs, open_source
+    from collector.sources import open_events, open_host, open_jobs, open_source
 
     return CollectorService(
         source if source is not None else open_source(settings.collector),
@@ -46,6 +46,7 @@ def _collector(settings: Settings, bus: Bus, source: Source | None) -> Service:
         events=open_events(settings.collector),
         jobs=open_jobs(settings.collector),
         node_numbers=None if settings.collector.source == SourceKind.REPLAY else NodeContext(),
+        host_numbers=open_host(settings.collector),
     )
 
 

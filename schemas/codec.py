@@ -136,6 +136,7 @@ def _sample(fields: Fields, block: bytes | None, *, flags: bool) -> NodeSample:
         jobs=_rare(fields, "jobs"),
         inventory=_rare(fields, "inventory"),
         parents=_rare(fields, "parents") or {},
+        host=_rare(fields, "host"),
     )
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 __all__ = [
+    "HOST_NUMBERS",
     "SAMPLE_SCHEMA",
     "CollectorState",
     "CollectorStatus",
@@ -25,6 +27,22 @@ __all__ = [
 ]
 
 SAMPLE_SCHEMA = "gpu.sample/1"
+
+#: What a sample may say of the machine around the GPUs: name to meaning. Names are never used for
+#: something else; readers ignore those that they do not know.
+HOST_NUMBERS: Mapping[str, str] = MappingProxyType(
+    {
+        "cpu_utilization_ratio": "Share of all processor time used since the last number, 0 to 1.",
+        "cpu_count": "Logical processors.",
+        "load1": "Processes that run or want to, mean of 1 minute.",
+        "load5": "The same of 5 minutes.",
+        "load15": "The same of 15 minutes.",
+        "memory_total_bytes": "Main memory.",
+        "memory_available_bytes": "Main memory that programs could still get.",
+        "swap_total_bytes": "Swap.",
+        "swap_used_bytes": "Swap in use.",
+    }
+)
 
 
 class ValueStatus(StrEnum):
@@ -224,6 +242,9 @@ class NodeSample:
         As described by their types. ``jobs`` None means unchanged, an empty tuple means none.
     parents
         MIG UUID to UUID of the parent GPU.
+    host
+        Numbers of the machine around the GPUs at the last tick, by name: :data:`HOST_NUMBERS`
+        says which; what is not known is left out. None means that they were not asked for anew.
     """
 
     node: str
@@ -238,4 +259,5 @@ class NodeSample:
     jobs: tuple[JobRef, ...] | None = None
     inventory: Inventory | None = None
     parents: dict[str, str] = field(default_factory=dict)
+    host: dict[str, float] | None = None
     schema: str = SAMPLE_SCHEMA

@@ -31,6 +31,7 @@ def sample(columns: dict[str, list[float | None]], ticks: int, gpus: int) -> Nod
         status={"power_watts": {"0": "stale"}},
         events=(SampleEvent(ts=T0, kind="xid", xid=79),),
         inventory=Inventory(gpus=(GpuInventory(gpu="GPU-0", index=0, model="H100"),)),
+        host={"load1": 0.5},
     )
 
 

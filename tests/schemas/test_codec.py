@@ -49,6 +49,13 @@ def test_no_jobs_and_unchanged_jobs_are_two_things() -> None:
     assert decode_sample(body(jobs=None)).jobs is None
 
 
+def test_numbers_of_the_machine_may_be_there() -> None:
+    assert decode_sample(body()).host is None
+    assert decode_sample(body(host={"load1": 0.5, "new": 1})).host == {"load1": 0.5, "new": 1}
+    with pytest.raises(DecodeError):
+        decode_sample(body(host={"load1": "much"}))
+
+
 def test_a_heartbeat_without_gpus_decodes() -> None:
     beat = decode_sample(body(gpu=[], m={}, collector={"state": "no_driver", "nvml_error": 9}))
     assert beat.gpu == ()
