@@ -6,13 +6,12 @@ block; both are met where they happen and reported, and what came before is used
 
 from __future__ import annotations
 
-import gzip
 import io
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from collector.replay.packed import GZIP_MAGIC, Unpacked
 from collector.replay.stats import ReplayStats
 from schemas.errors import SourceError
 
@@ -20,7 +19,6 @@ __all__ = ["MAX_LINE_CHARS", "Line", "open_error", "read_lines"]
 
 #: A message of gpu.samples has at most 1 MiB; a longer line is no line but a foreign file.
 MAX_LINE_CHARS = 8 * 2**20
-_GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _TELL_EVERY = 64
 
@@ -55,44 +53,35 @@ def read_lines(path: Path, stats: ReplayStats) -> Iterator[Line]:
     """
     start = stats.bytes_read
     try:
-        with path.open("rb") as raw, _text(raw) as text:
-            for line in _numbered(text, path, stats):
-                if line.number % _TELL_EVERY == 0:
-                    stats.bytes_read = start + raw.tell()
-                yield line
-            stats.bytes_read = start + raw.tell()
+        with path.open("rb") as raw:
+            packed = Unpacked(raw) if raw.peek(2).startswith(GZIP_MAGIC) else None
+            with _text(raw if packed is None else io.BufferedReader(packed)) as text:
+                for line in _numbered(text, path, stats, packed):
+                    if line.number % _TELL_EVERY == 0:
+                        stats.bytes_read = start + raw.tell()
+                    yield line
+                stats.bytes_read = start + raw.tell()
     except OSError as exc:
         raise open_error(path, exc) from exc
 
 
-def _numbered(text: io.TextIOWrapper, path: Path, stats: ReplayStats) -> Iterator[Line]:
+def _numbered(
+    text: io.TextIOWrapper, path: Path, stats: ReplayStats, packed: Unpacked | None
+) -> Iterator[Line]:
     number = 0
     while True:
         number += 1
-        try:
-            line = text.readline(MAX_LINE_CHARS)
-        except EOFError:
-            stats.damage(
-                path,
-                number,
-                "the compressed data is truncated: the file ends in the middle of it; "
-                "what came before is used",
-            )
-            return
-        except (zlib.error, gzip.BadGzipFile) as exc:
-            stats.damage(path, number, f"the compressed data is damaged from here on ({exc})")
+        line = text.readline(MAX_LINE_CHARS)
+        fault = None if packed is None else packed.fault
+        # Where the data ends early, so does its last line: a number may have lost its end.
+        if fault is not None and not line.endswith("\n"):
+            stats.damage(path, number, fault)
             return
         if not line:
             return
         yield Line(number, line.rstrip("\r\n"))
 
 
-def _text(raw: io.BufferedReader) -> io.TextIOWrapper:
-    packed = raw.peek(2).startswith(_GZIP_MAGIC)
-    data = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
-    try:
-        mark = data.peek(2)[:2]
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        mark = b""  # met again, and reported, at the first line
-    encoding = "utf-16" if mark in _UTF16_MARKS else "utf-8-sig"
+def _text(data: io.BufferedReader) -> io.TextIOWrapper:
+    encoding = "utf-16" if data.peek(2)[:2] in _UTF16_MARKS else "utf-8-sig"
     return io.TextIOWrapper(data, encoding=encoding, errors="replace")
