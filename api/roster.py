@@ -25,12 +25,15 @@ from api.notify.queue import WAITING
 from api.notify.sender import Sender
 from api.notify.worker import Target
 from api.routing import Routing
+from api.security.auditing import record_audit
 from api.settings import DeliverySettings
 from api.tables import DeliveryState, delivery
 from schemas.errors import ConfigError
 
 __all__ = ["Entry", "Roster", "cancel_waiting"]
 
+#: Who switches off what says that it is gone.
+_DELIVERY = "delivery"
 _GONE = "the endpoint is disabled, deleted or no longer in the settings"
 _log = structlog.get_logger(__name__)
 _V = TypeVar("_V")
@@ -149,6 +152,40 @@ class Roster:
         """Return every name, also of those that are switched off."""
         with self._lock:
             return frozenset(self._entries)
+
+    def meant(self) -> frozenset[str]:
+        """Return the names that somebody means to be told, though they may have said to be gone."""
+        return frozenset(
+            name
+            for name, entry in self._entries.items()
+            if entry.active
+            or entry.problem is not None
+            or (entry.stored is not None and entry.stored.updated_by == _DELIVERY)
+        )
+
+    def switch_off(self, name: str, now_ms: int) -> None:
+        """Switch off one made over REST that has said that it is gone for good.
+
+        What stands in the settings file is the operator's: there every notification is given up
+        by itself.
+        """
+        with self._database.write_beside() as connection:
+            row = self.store.get(connection, name, lock=True)
+            fixed = name in self._fixed
+            if row is None or fixed or not row.enabled:
+                return
+            self.store.set_enabled(connection, row, enabled=False, actor=_DELIVERY, now_ms=now_ms)
+            record_audit(
+                connection,
+                actor=_DELIVERY,
+                action="endpoint.disable",
+                object_type="endpoint",
+                object_id=name,
+                now_ms=now_ms,
+                detail={"reason": "it answered that it is gone (410)"},
+            )
+        _log.error("endpoint_gone", endpoint=name)
+        self.refresh(now_ms)
 
     def channel(self, name: str) -> Channel:
         """Return the way to a receiver, the one that real notifications go.

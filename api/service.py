@@ -236,7 +236,8 @@ class ApiService:
             settings=delivery,
             metrics=self._metrics,
             # Not by the routes of alerts: that one of them is deaf concerns every other endpoint.
-            watch=FailureWatch(database, roster.everybody, delivery.failing_seconds),
+            watch=FailureWatch(database, roster.everybody, delivery.failing_seconds, roster.meant),
+            on_gone=lambda name: roster.switch_off(name, _now_ms()),
         )
 
     def _roster(self, database: Database, box: SecretBox, routing: Routing) -> Roster:

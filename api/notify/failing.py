@@ -6,8 +6,8 @@ endpoint takes something again. The failing endpoint itself is not asked to tell
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,7 +17,7 @@ from api.ledger import Ledger
 from api.lifecycle import LifecycleRules
 from api.notices import Receiver, Receivers
 from api.readings import duration
-from api.tables import DeliveryState, delivery, pace
+from api.tables import DeliveryState, alert, delivery, pace
 from schemas.alert import (
     AlertEvent,
     DetectorRef,
@@ -31,6 +31,7 @@ from schemas.alert import (
 __all__ = ["FailureWatch"]
 
 _FAMILY, _KIND = "telemetry", "delivery_failing"
+_REMOVED = "entity_removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,21 @@ class FailureWatch:
         Who is told of alerts.
     failing_seconds
         After how long without success an endpoint is reported; at once when a delivery is dead.
+    exists
+        Names of the endpoints that are meant to be told; None if all of them are.
     """
 
-    def __init__(self, database: Database, receivers: Receivers, failing_seconds: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        receivers: Receivers,
+        failing_seconds: float,
+        exists: Callable[[], Collection[str]] | None = None,
+    ) -> None:
         self._database = database
         self._receivers = receivers
         self._failing_ms = int(failing_seconds * 1000)
+        self._exists = exists
 
     def look(self, now_ms: int) -> None:
         """Report what has failed or works again since the last look."""
@@ -82,6 +92,8 @@ class FailureWatch:
         self, connection: sa.Connection, row: Mapping[Any, Any], now_ms: int
     ) -> AlertEvent | None:  # row: a row mapping is untyped
         name, since, told = row["endpoint"], row["failing_since_ms"], row["told_ms"]
+        if self._exists is not None and name not in self._exists():
+            return _removed(name, since if told is None else told, now_ms)
         if told is not None:
             return None if since is not None else _event(name, told, now_ms, None)
         dead = sa.select(sa.func.count()).where(
@@ -118,10 +130,14 @@ class FailureWatch:
         receivers = _Without(self._receivers, name)
         # Each failure is an episode of its own: its times are those of the endpoint.
         ledger = Ledger(receivers, LifecycleRules(reopen_ms=0))
+        gone = report.end_reason == _REMOVED
         with self._database.write() as connection:
-            ledger.record(connection, report, now_ms)
+            known = sa.select(alert.c.alert_id).where(alert.c.alert_id == report.alert_id)
+            if not gone or connection.execute(known).first() is not None:
+                ledger.record(connection, report, now_ms)
             since = pace.c.failing_since_ms if firing else None
-            connection.execute(sa.update(pace).where(pace.c.endpoint == name).values(told_ms=since))
+            values = {"told_ms": since} | ({"failing_since_ms": None} if gone else {})
+            connection.execute(sa.update(pace).where(pace.c.endpoint == name).values(**values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +145,14 @@ class _Trouble:
     waiting: int
     lost: int
     error: str
+
+
+def _removed(name: str, since_ms: int, now_ms: int) -> AlertEvent:
+    """Return the end of what is said of an endpoint that nobody means to tell any more."""
+    over = _event(name, since_ms, now_ms, None)
+    return replace(
+        over, end_reason=_REMOVED, summary=f"Endpoint {name} is no longer told of anything."
+    )
 
 
 def _event(name: str, since_ms: int, now_ms: int, trouble: _Trouble | None) -> AlertEvent:

@@ -82,6 +82,8 @@ class DeliveryWorker:
         Counters.
     watch
         Tells which endpoint takes nothing; may be None.
+    on_gone
+        Called with the name of an endpoint that says that it is gone for good (410).
     slack_seconds
         By how much an attempt may outlive its time.
     now_ms
@@ -96,6 +98,7 @@ class DeliveryWorker:
         settings: DeliverySettings,
         metrics: ApiMetrics,
         watch: Watch | None = None,
+        on_gone: Callable[[str], None] = lambda _: None,
         slack_seconds: float = _SLACK_SECONDS,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -104,6 +107,7 @@ class DeliveryWorker:
         self._settings = settings
         self._metrics = metrics
         self._watch = watch
+        self._on_gone = on_gone
         self._slack_seconds = slack_seconds
         self._now_ms = now_ms
         self._lock = threading.Lock()
@@ -257,6 +261,8 @@ class DeliveryWorker:
         self._metrics.attempt_seconds.labels(endpoint=claim.endpoint).observe(
             max(0, now_ms - started_ms) / 1000
         )
+        if outcome.verdict is Verdict.GONE:
+            self._on_gone(claim.endpoint)
         if state == DeliveryState.DEAD:
             self._metrics.dead.labels(endpoint=claim.endpoint).inc()
             _log.error(

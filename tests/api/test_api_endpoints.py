@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import secrets
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,10 @@ from api.endpointstore import EndpointStore
 from api.feed import Feed
 from api.health import Readiness
 from api.metrics import ApiMetrics
-from api.notify.egress import Allowed
+from api.notify.egress import Allowed, RefusedAddressError, check_addresses
+from api.notify.failing import FailureWatch
+from api.notify.paces import save_pace
+from api.notify.pacing import Pace
 from api.notify.sender import HttpSender
 from api.roster import Roster
 from api.routing import Routing
@@ -412,6 +416,10 @@ def test_from_making_to_removing_a_receiver_is_told_what_is_meant_for_it(
     receiver.script.append(410)
     live.send(make_event(gpu="GPU-2"))
     (dead,) = wait_until(lambda: client.get("/v1/dead-letters").json()["deliveries"])
+    wait_until(lambda: not client.get("/v1/endpoints/noc").json()["enabled"])
+    switched = client.get("/v1/audit?object_id=noc").json()["entries"][0]
+    assert (switched["actor"], switched["action"]) == ("delivery", "endpoint.disable")
+    assert client.post("/v1/endpoints/noc/enable").status_code == 200
     detail = client.get(f"/v1/deliveries/{dead['id']}").json()
     assert [(a["number"], a["status"]) for a in detail["log"]] == [(1, 410)]
     assert client.post("/v1/dead-letters:replay", json={}).json() == {"queued": 1}
@@ -458,3 +466,97 @@ def test_what_waits_for_a_receiver_that_is_removed_is_cancelled(
     client.delete("/v1/endpoints/noc")
     (cancelled,) = wait_until(lambda: live.deliveries(state="cancelled"))
     assert "deleted" in cancelled["last_error"]
+
+
+def test_what_is_said_of_a_receiver_that_fails_ends_when_it_is_removed(
+    database: Database, box: SecretBox, make_event: Any
+) -> None:
+    rest = Api(database, box)
+    rest.make()
+    rest.make(name="spare")
+    watch = FailureWatch(database, rest.roster.everybody, 300, rest.roster.meant)
+    with database.write_beside() as connection:
+        for name in ("noc", "spare"):
+            failing = Pace(tokens_ms=0, failing_since_ms=NOW_MS - 400_000)
+            save_pace(connection, name, failing)
+    watch.look(NOW_MS)
+    assert len(open_alerts(rest)) == 2
+    rest.client.delete("/v1/endpoints/noc")
+    watch.look(NOW_MS + 1000)
+    watch.look(NOW_MS + 2000)
+    (left,) = open_alerts(rest)
+    assert "Endpoint spare" in left["summary"]
+    (over,) = rest.client.get("/v1/alerts?state=resolved").json()["alerts"]
+    assert over["end_reason"] == "entity_removed"
+    # One that says itself that it is gone is still missed by everybody.
+    rest.roster.switch_off("spare", NOW_MS)
+    watch.look(NOW_MS + 3000)
+    assert len(open_alerts(rest)) == 1
+    rest.client.post("/v1/endpoints/spare/enable")
+    rest.client.post("/v1/endpoints/spare/disable")
+    watch.look(NOW_MS + 4000)
+    assert open_alerts(rest) == []
+
+
+def open_alerts(rest: Api) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = rest.client.get("/v1/alerts?state=open").json()["alerts"]
+    return found
+
+
+def test_what_is_allowed_never_reaches_a_metadata_service() -> None:
+    allowed = Allowed.of(["169.254.169.254", "meta.lan"], ["0.0.0.0/0", "::/0"])
+    for address in (
+        "169.254.169.254",
+        "fd00:ec2::254",
+        "100.100.100.200",
+        "::ffff:169.254.169.254",
+    ):
+        with pytest.raises(RefusedAddressError, match="metadata"):
+            check_addresses("meta.lan", [address], allow_private=False, allowed=allowed)
+    assert check_addresses("a.lan", ["10.0.0.1"], allow_private=False, allowed=allowed)
+    with pytest.raises(RefusedAddressError, match="private"):
+        # Every address is judged, not only the first.
+        check_addresses(
+            "b.lan",
+            ["10.0.0.1", "192.168.0.1"],
+            allow_private=False,
+            allowed=Allowed.of([], ["10.0.0.0/8"]),
+        )
+
+
+def test_no_planted_secret_leaves_by_any_door(
+    live: Any, receiver: Any, make_event: Any, wait_until: Any, tmp_path: Path, caplog: Any
+) -> None:
+    """Made, refused, changed, tried, failing, rotated: not in an answer, a log, the store."""
+    planted = ["very-secret-path", "planted-token", "whsec_cGxhbnRlZC1zZWNyZXQtb2YtMjQtYnl0ZXM="]
+    client, answers = live.client, []
+    hook = {"name": "noc", "type": "webhook", "url": receiver.url, "secret": planted[2]}
+    chat = {"name": "chat", "type": "telegram", "token": planted[1], "channel": "1"}
+    chat["url"] = receiver.url
+    with caplog.at_level(logging.DEBUG), structlog.testing.capture_logs() as logs:
+        receiver.script.extend([500, 302, "close"])
+        for method, path, body in (
+            ("POST", "", hook),
+            ("POST", "", hook),
+            ("POST", "", chat),
+            ("POST", "", chat | {"name": "x", "url": f"http://10.0.0.1/{planted[0]}"}),
+            ("POST", "", hook | {"name": "x", "secret": planted[1], "token": 7}),
+            ("PATCH", "/chat", {"token": planted[1], "zone": planted[0]}),
+            ("POST", "/noc/test", None),
+            ("POST", "/noc/test", None),
+            ("POST", "/chat/test", None),
+            ("POST", "/noc/rotate-secret", {"secret": planted[0]}),
+        ):
+            answers.append(client.request(method, f"/v1/endpoints{path}", json=body).text)
+        receiver.script.extend([403, 403, "close", 500])
+        live.send(make_event(severity="critical"))
+        wait_until(lambda: len(live.deliveries()) == 2)
+        wait_until(lambda: not live.deliveries(state="leased") and len(receiver.received) > 4)
+    doors = ("endpoints", "deliveries", "dead-letters", "audit", "events", "routes")
+    answers += [client.get(f"/v1/{door}").text for door in doors]
+    answers += [client.get(path).text for path in ("/metrics", "/readyz", "/", "/openapi.json")]
+    shown = "".join(answers) + str(logs) + caplog.text
+    stored = b"".join(p.read_bytes() for p in (tmp_path / "api").rglob("*") if p.is_file())
+    for word in planted:
+        assert word not in shown
+        assert word.encode() not in stored
