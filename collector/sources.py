@@ -10,7 +10,14 @@ from collector.nvmlwire import ChildSettings
 from collector.settings import CollectorSettings, SourceKind
 from collector.source import EventSource, JobSource, Source
 
-__all__ = ["child_settings", "open_events", "open_host", "open_jobs", "open_source"]
+__all__ = [
+    "child_settings",
+    "open_events",
+    "open_host",
+    "open_jobs",
+    "open_source",
+    "reads_kernel_log",
+]
 
 #: The kubelet answers from memory; at the start, before any reading, it is waited for.
 _FIRST_ANSWER_SECONDS = 1.0
@@ -67,16 +74,20 @@ def open_events(settings: CollectorSettings) -> EventSource | None:
 
     A log that is missing or refused is a state that it reports, not an error.
     """
-    use = settings.kernel.use
-    live = settings.source != SourceKind.REPLAY
-    wanted = use == KernelLogUse.ON or (
-        use == KernelLogUse.AUTO and settings.source == SourceKind.NVML
-    )
-    if not live or not wanted:
+    if not reads_kernel_log(settings):
         return None
     from collector.kernel.log import open_kernel_log  # noqa: PLC0415 - see above
 
     return open_kernel_log(settings.kernel)
+
+
+def reads_kernel_log(settings: CollectorSettings) -> bool:
+    """Whether these settings let the kernel log be read."""
+    use = settings.kernel.use
+    wanted = use == KernelLogUse.ON or (
+        use == KernelLogUse.AUTO and settings.source == SourceKind.NVML
+    )
+    return wanted and settings.source != SourceKind.REPLAY
 
 
 def open_jobs(settings: CollectorSettings) -> JobSource | None:

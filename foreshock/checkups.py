@@ -47,6 +47,7 @@ __all__ = [
     "check_store",
     "check_topics",
     "fail",
+    "ok",
     "warn",
 ]
 
@@ -101,7 +102,8 @@ class Result:
 Check = Callable[[Loaded], Result]
 
 
-def _ok(name: str, found: str) -> Result:
+def ok(name: str, found: str) -> Result:
+    """Return what is well."""
     return Result(name=name, grade=Grade.OK, found=found)
 
 
@@ -124,13 +126,13 @@ def check_settings(loaded: Loaded) -> Result:
     if loaded.file is None:
         count = len(loaded.origins)
         values = "1 value" if count == 1 else f"{count} values"
-        return _ok(name, f"no file, {values} from the environment")
+        return ok(name, f"no file, {values} from the environment")
     mode = loaded.file.stat().st_mode
     # A group may read: that is how a service's user gets the settings that root owns.
     if mode & stat.S_IROTH and MASK in show_toml(loaded):
         advice = f"chmod 600 {loaded.file}"
         return warn(name, f"{loaded.file} holds secrets and others can read it", advice)
-    return _ok(name, str(loaded.file))
+    return ok(name, str(loaded.file))
 
 
 def check_driver(loaded: Loaded) -> Result:
@@ -142,7 +144,7 @@ def check_driver(loaded: Loaded) -> Result:
     finally:
         source.close()
     if source.kind != "nvml":
-        return _ok(name, f"none needed, the source is {source.kind}")
+        return ok(name, f"none needed, the source is {source.kind}")
     sentence = why_no_gpu(readings)
     if sentence is None:
         return _gpus_found(name, readings)
@@ -158,14 +160,14 @@ def _gpus_found(name: str, readings: Sequence[Reading]) -> Result:
     if expected is not None and expected > count:
         advice = "Look at 'nvidia-smi -L' and the kernel log for a GPU that has gone."
         return warn(name, f"{found}, but {expected} are expected", advice)
-    return _ok(name, found)
+    return ok(name, found)
 
 
 def check_devices(loaded: Loaded) -> Result:
     """Look whether this user may open the device files of the driver."""
     name = "device files"
     if loaded.settings.collector.source != "nvml":
-        return _ok(name, f"none needed, the source is {loaded.settings.collector.source}")
+        return ok(name, f"none needed, the source is {loaded.settings.collector.source}")
     files = sorted(Path("/dev").glob("nvidia[0-9]*")) + sorted(Path("/dev").glob("nvidiactl"))
     if not files:
         return fail(
@@ -174,18 +176,18 @@ def check_devices(loaded: Loaded) -> Result:
     closed = [str(file) for file in files if not os.access(file, os.R_OK | os.W_OK)]
     if closed:
         return fail(name, f"no access to {', '.join(closed)}", "Add this user to the files' group.")
-    return _ok(name, f"{len(files)} files can be opened")
+    return ok(name, f"{len(files)} files can be opened")
 
 
 def check_bus(loaded: Loaded) -> Result:
     """Ask the transport whether it works."""
     name, settings = "bus", placed(loaded.settings)
     if settings.bus.transport == "sqlite" and not settings.bus.path.exists():
-        return _ok(name, f"{settings.bus.path} will be created by the first service")
+        return ok(name, f"{settings.bus.path} will be created by the first service")
     try:
         bus = open_bus(settings.bus)
         try:
-            return _ok(name, bus.check(5.0))
+            return ok(name, bus.check(5.0))
         finally:
             bus.close()
     except ForeshockError as exc:
@@ -196,9 +198,9 @@ def check_topics(loaded: Loaded) -> Result:
     """Look whether every topic of the contract exists."""
     name, settings = "topics", placed(loaded.settings)
     if settings.bus.transport == "memory":
-        return _ok(name, "made anew at each start, transport memory")
+        return ok(name, "made anew at each start, transport memory")
     if settings.bus.transport == "sqlite" and not settings.bus.path.exists():
-        return _ok(name, "will be created by the first service, transport sqlite")
+        return ok(name, "will be created by the first service, transport sqlite")
     try:
         bus = open_bus(settings.bus)
         try:
@@ -210,10 +212,10 @@ def check_topics(loaded: Loaded) -> Result:
     wanted = [topic.full_name(settings.bus.prefix) for topic in ALL_TOPICS]
     missing = [topic for topic in wanted if topic not in there]
     if missing and settings.bus.transport == "sqlite":
-        return _ok(name, f"will be created by the next service: {', '.join(missing)}")
+        return ok(name, f"will be created by the next service: {', '.join(missing)}")
     if missing:
         return fail(name, f"missing: {', '.join(missing)}", "Run: foreshock topics create")
-    return _ok(name, f"all {len(wanted)} exist")
+    return ok(name, f"all {len(wanted)} exist")
 
 
 def check_data_dir(loaded: Loaded) -> Result:
@@ -232,7 +234,7 @@ def check_data_dir(loaded: Loaded) -> Result:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         return warn(name, f"{path} is open to others ({mode:o})", f"chmod 700 {path}")
-    return _ok(name, f"{path}, version {version or DATA_VERSION}")
+    return ok(name, f"{path}, version {version or DATA_VERSION}")
 
 
 def _nearest_existing(path: Path) -> Path:
@@ -244,7 +246,7 @@ def _nearest_existing(path: Path) -> Path:
 def _can_be_made(name: str, path: Path) -> Result:
     above = _nearest_existing(path)
     if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
-        return _ok(name, f"{path} will be created by the first service")
+        return ok(name, f"{path} will be created by the first service")
     why = "this user may not write there" if above.is_dir() else "that is a file, not a folder"
     advice = "Set data_dir to a folder of this user, or have it made: sudo install -d -m 700 -o "
     return fail(name, f"{path} cannot be created in {above}: {why}", f"{advice}$USER {path}")
@@ -258,7 +260,7 @@ def check_space(loaded: Loaded) -> Result:
     found = f"{free / 2**30:.1f} GiB on the disk of {there}"
     if free < _MIN_FREE_BYTES:
         return warn(name, found, "Free some space, or set data_dir to another disk.")
-    return _ok(name, found)
+    return ok(name, found)
 
 
 def check_store(loaded: Loaded) -> Result:
@@ -273,7 +275,7 @@ def check_store(loaded: Loaded) -> Result:
     if file is None:
         return _store_server(name, url.get_secret_value() if url else "", loaded)
     if _nearest_existing(file) != file:
-        return _ok(name, f"{file} will be created by the api")
+        return ok(name, f"{file} will be created by the api")
     try:
         # Taking the write lock and giving it back changes nothing and proves all.
         connection = sqlite3.connect(f"file:{file}?mode=rw", uri=True, timeout=5)
@@ -285,7 +287,7 @@ def check_store(loaded: Loaded) -> Result:
             connection.close()
     except (sqlite3.Error, TypeError) as exc:
         return fail(name, f"{file}: {exc}", "Check its owner; move it away if it is damaged.")
-    return _ok(name, f"{file}, schema {revision}")
+    return ok(name, f"{file}, schema {revision}")
 
 
 def _store_server(name: str, url: str, loaded: Loaded) -> Result:
@@ -298,7 +300,7 @@ def _store_server(name: str, url: str, loaded: Loaded) -> Result:
         return fail(name, str(exc), "Check the server, its database and api.database.")
     finally:
         database.close()
-    return _ok(name, f"{kind.name}, schema {revision or 'to be created by the api'}")
+    return ok(name, f"{kind.name}, schema {revision or 'to be created by the api'}")
 
 
 def check_clock(_loaded: Loaded) -> Result:
@@ -311,11 +313,11 @@ def check_clock(_loaded: Loaded) -> Result:
         return warn(name, f"the wall clock jumped by {step:.3f} s", "Look at the time service.")
     synchronised = _ntp_synchronised()
     if synchronised is None:
-        return _ok(name, "steady; whether it is synchronised could not be asked")
+        return ok(name, "steady; whether it is synchronised could not be asked")
     if not synchronised:
         advice = "Start a time service (chrony, systemd-timesyncd): event times come from here."
         return warn(name, "steady, not synchronised", advice)
-    return _ok(name, "steady and synchronised")
+    return ok(name, "steady and synchronised")
 
 
 def _ntp_synchronised() -> bool | None:
@@ -344,4 +346,4 @@ def check_ports(loaded: Loaded) -> Result:
     if taken:
         advice = "Fine if foreshock is running; else stop the other program or set another port."
         return warn(name, f"in use: {', '.join(taken)}", advice)
-    return _ok(name, "free: " + ", ".join(f"{at.service} {at.host}:{at.port}" for at in places))
+    return ok(name, "free: " + ", ".join(f"{at.service} {at.host}:{at.port}" for at in places))

@@ -31,6 +31,7 @@ from foreshock.checkups import (
     warn,
 )
 from foreshock.config import Loaded
+from foreshock.nodechecks import check_kernel_log, check_kubelet
 from foreshock.roles import Role
 
 __all__ = ["CHECKS", "Grade", "Result", "checks_for", "examine", "show"]
@@ -41,6 +42,8 @@ CHECKS: tuple[Check, ...] = (
     check_settings,
     check_driver,
     check_devices,
+    check_kernel_log,
+    check_kubelet,
     check_bus,
     check_topics,
     check_data_dir,
@@ -53,7 +56,13 @@ CHECKS: tuple[Check, ...] = (
 
 #: Checks that matter to one service only.
 _ONLY_FOR: Mapping[Check, Role] = MappingProxyType(
-    {check_driver: Role.COLLECT, check_devices: Role.COLLECT, check_store: Role.SERVE}
+    {
+        check_driver: Role.COLLECT,
+        check_devices: Role.COLLECT,
+        check_kernel_log: Role.COLLECT,
+        check_kubelet: Role.COLLECT,
+        check_store: Role.SERVE,
+    }
 )
 
 #: Check to the one without which it cannot be made: an absent broker is waited for once.
