@@ -189,7 +189,8 @@ class Inhibition:
         # By what they could share with a symptom: in a storm each would else be held against all.
         self._near: dict[tuple[str, str], list[tuple[int, AlertFacts]]] = {}
         for place, root in enumerate(ordered):
-            for key in _keys(root, root.fingerprint):
+            keys = _keys(root, root.fingerprint)
+            for key in keys if _spreads(root) else keys[:1]:
                 self._near.setdefault(key, []).append((place, root))
 
     @classmethod
@@ -258,8 +259,14 @@ def _together(root: AlertFacts, symptom: AlertFacts) -> bool:
     )
 
 
+def _spreads(root: AlertFacts) -> bool:
+    """Tell whether it may explain others by the shape of a cluster, and not only where named."""
+    wide = root.scope in {"node", "rack"} or root.family == "load_imbalance"
+    return wide or (root.family, root.kind) in _GPU_ROOTS
+
+
 def _keys(facts: AlertFacts, fingerprint: str | None) -> list[tuple[str, str]]:
-    """Return what an alert may share with one that explains it."""
+    """Return what an alert may share with one that explains it, the fingerprint first."""
     found = {
         "cause": fingerprint,
         "gpu": facts.gpu_uuid,

@@ -63,7 +63,7 @@ class Shown:
     json: Json
 
     def is_in(self, view: View) -> bool:
-        """Tell whether it is wanted."""
+        """Tell whether it is wanted as it stands; its matchers were compared before."""
         quiet = bool(self.silenced_by or self.inhibited_by)
         if not view.active and not quiet:
             return False
@@ -72,9 +72,7 @@ class Shown:
         if not view.inhibited and self.inhibited_by:
             return False
         wanted = view.receiver
-        if wanted is not None and not any(wanted.holds({"name": n}) for n in self.receivers):
-            return False
-        return matches(view.matchers, self.facts.labels or {})
+        return wanted is None or any(wanted.holds({"name": n}) for n in self.receivers)
 
 
 class Board:
@@ -115,6 +113,8 @@ class Board:
         for row in rows:
             one = facts[row["alert_id"]]
             labels = one.labels or {}
+            if not matches(view.matchers, labels):
+                continue
             names = [r.endpoint for r in self._routing.of(labels, one.rank)]
             root = roots.root_of(one)
             shown = Shown(
