@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 from pydantic import SecretStr, ValidationError
 
-from api.database import Database
+from api.database import Database, RefusedRowError
 from api.endpoints import EndpointSettings
 from api.endpointstore import MAX_STORED, SECRET_FIELDS, StoredEndpoint
 from api.notify.egress import Allowed, RefusedAddressError, check_addresses, check_port, resolve
@@ -112,15 +112,19 @@ class Editor:
         fields, made = _with_secret(fields)
         settings = _settings(fields)
         self._check_address(settings)
-        with self._database.write_beside() as connection:
-            if self._entry(connection, settings.name) is not None:
-                raise EndpointConflictError(f"There is an endpoint {settings.name} already.")
-            if len(self._roster.store.all(connection)) >= MAX_STORED:
-                raise EndpointConflictError(f"There are {MAX_STORED} endpoints already.")
-            self._roster.store.put(
-                connection, settings, before=None, actor=who.actor, now_ms=who.now_ms
-            )
-            _audit(connection, who, "endpoint.create", settings.name, _told(settings))
+        taken = EndpointConflictError(f"There is an endpoint {settings.name} already.")
+        try:
+            with self._database.write_beside() as connection:
+                if self._entry(connection, settings.name) is not None:
+                    raise taken
+                if len(self._roster.store.all(connection)) >= MAX_STORED:
+                    raise EndpointConflictError(f"There are {MAX_STORED} endpoints already.")
+                self._roster.store.put(
+                    connection, settings, before=None, actor=who.actor, now_ms=who.now_ms
+                )
+                _audit(connection, who, "endpoint.create", settings.name, _told(settings))
+        except RefusedRowError:  # somebody made it at the same moment
+            raise taken from None
         self._roster.refresh(who.now_ms)
         return made
 

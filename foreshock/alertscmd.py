@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -28,6 +29,7 @@ alerts_app = typer.Typer(
 )
 
 _SEARCHED = 5000
+_INTERRUPTED = 130  # 128 + SIGINT, as shells say it
 _RANKS = {"info": 1, "warning": 2, "critical": 3}
 _SPAN = re.compile(r"(\d{1,4})(min|m|h|d)", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
@@ -207,10 +209,30 @@ def watch(
     """Follow what happens to alerts; a lost line is taken up again and nothing is missed."""
     if severity is not None and severity not in _RANKS:
         raise typer.BadParameter(f"--severity takes {', '.join(_RANKS)}; got {severity!r}.")
+    client = open_client(url, key_file, config)
+    try:
+        _watch(client, after, count, severity, node, kind, as_json=as_json)
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
+    except BrokenPipeError:  # as in: foreshock alerts watch | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit from None
+
+
+def _watch(
+    client: ApiClient,
+    after: int | None,
+    count: int | None,
+    severity: str | None,
+    node: str | None,
+    kind: str | None,
+    *,
+    as_json: bool,
+) -> None:
     from foreshock.alertsview import event_line
 
     shown = 0
-    with open_client(url, key_file, config) as client:
+    with client:
         for event in client.follow(after, lambda text: typer.echo(f"foreshock: {text}", err=True)):
             if event.name == "resync":
                 typer.echo("foreshock: Too much was missed; read the list again.", err=True)

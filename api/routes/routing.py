@@ -112,7 +112,8 @@ def put_routes(
     state = request.app.state
     routing: Routing = state.routing
     try:
-        node = parse_tree(body, routing.names())
+        # One that is switched off may stand in the tree: it is told again when it is on.
+        node = parse_tree(body, routing.names() | state.roster.names())
     except RoutingError as exc:
         raise HTTPException(422, f"The tree cannot be used: {exc}.") from exc
     with database.write() as connection:

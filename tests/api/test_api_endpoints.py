@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from api.endpointstore import EndpointStore
 from api.feed import Feed
 from api.health import Readiness
 from api.metrics import ApiMetrics
-from api.notify.egress import Allowed, RefusedAddressError, check_addresses
+from api.notify.egress import Allowed, RefusedAddressError, check_addresses, resolve
 from api.notify.failing import FailureWatch
 from api.notify.paces import save_pace
 from api.notify.pacing import Pace
@@ -57,7 +58,12 @@ class Api:
     """The application over a store, with a clock that the test moves."""
 
     def __init__(
-        self, database: Database, box: SecretBox, fixed: Any = (), **settings: Any
+        self,
+        database: Database,
+        box: SecretBox,
+        fixed: Any = (),
+        resolving: Any = resolver,
+        **settings: Any,
     ) -> None:
         self.now_ms = NOW_MS
         self.routing = Routing()
@@ -82,7 +88,7 @@ class Api:
             now_ms=lambda: self.now_ms,
         )
         app.state.endpoint_editor = Editor(
-            database, self.roster, allowed=Allowed(), resolver=resolver
+            database, self.roster, allowed=Allowed(), resolver=resolving
         )
         self.client = TestClient(app, base_url="http://localhost")
 
@@ -194,6 +200,39 @@ def test_what_cannot_be_used_is_refused_by_its_place_and_never_repeated(
         assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
         assert PATH not in answer.text
     assert client.get("/v1/endpoints").json()["endpoints"] == []
+
+
+INNER = (
+    "localhost 127.1 2130706433 0x7f000001 0 0177.0.0.1 100.100.100.200 [::1] [::ffff:127.0.0.1] "
+    "[64:ff9b::7f00:1] [fe80::1] [fd00:ec2::254]"
+)
+
+
+def test_however_an_inner_address_is_written_it_is_refused_at_once(
+    sqlite_database: Database, box: SecretBox
+) -> None:
+    """By the real resolution of names."""
+    rest = Api(sqlite_database, box, resolving=resolve)
+    for host in INNER.split():
+        body = {"name": "noc", "type": "discord", "url": f"http://{host}:8080/x"}
+        answer = rest.client.post("/v1/endpoints", json=body)
+        assert answer.status_code == 422, host
+        assert answer.json()["errors"][0]["pointer"] == "body/url"
+
+
+def test_two_who_make_the_same_at_once_make_one(rest: Api) -> None:
+    body = {"name": "noc", "type": "discord", "url": URL}
+    with ThreadPoolExecutor(4) as pool:
+        codes = list(
+            pool.map(lambda _: rest.client.post("/v1/endpoints", json=body).status_code, range(4))
+        )
+    assert sorted(codes) == [201, 409, 409, 409]
+
+
+def test_one_that_is_switched_off_may_stand_in_the_routing_tree(rest: Api) -> None:
+    rest.make(enabled=False)
+    assert rest.client.put("/v1/routes", json={"endpoints": ["noc"]}).status_code == 200
+    assert rest.client.put("/v1/routes", json={"endpoints": ["other"]}).status_code == 422
 
 
 def test_a_change_to_a_forbidden_address_is_refused(rest: Api) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -411,3 +416,49 @@ def test_an_entry_without_a_word_of_the_detector_is_said_too() -> None:
     assert event_line(entry) == (
         "2025-09-24T03:20:03.007Z commented by li.wei 7f3c2b1e firing: Seen."
     )
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"<html>planted</html>", 200, "did not answer as foreshock does"),
+        (b"[1]", 200, "did not answer as foreshock does"),
+        (b"<html>planted</html>", 502, "answered 502, and not as foreshock does"),
+        (b'{"detail": "The alert store cannot answer now."}', 503, "The alert store cannot answer"),
+    ],
+)
+def test_whatever_answers_there_a_sentence_comes_of_it(
+    run: Run, body: bytes, status: int, words: str
+) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        code, out, err = run("alerts", "list", "--url", f"http://127.0.0.1:{other.server_port}")
+        other.shutdown()
+        thread.join()
+    assert (code, out) == (1, "")
+    assert words in err
+    assert "planted" not in err
+
+
+def test_a_watch_is_ended_by_ctrl_c_without_a_word(server: Server) -> None:
+    command = [sys.executable, "-m", "foreshock", "alerts", "watch", "--after", "0"]
+    environ = os.environ | {"FORESHOCK_URL": server.url, "FORESHOCK_KEY": KEY}
+    with subprocess.Popen(
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert " fired " in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")

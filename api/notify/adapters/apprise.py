@@ -83,14 +83,14 @@ class AppriseChannel:
 
     def _service(self) -> Any:  # a class of the package for each service
         """Return the service; a new one each time, because attempts run side by side."""
+        logging.getLogger("apprise").setLevel(_QUIET)  # before it says its first word
         try:
             import apprise  # noqa: PLC0415 - an optional extra
         except ImportError:
             raise ConfigError(
                 f"endpoint {self.endpoint!r} is of type apprise, which is not installed: "
-                "pip install 'foreshock[apprise]'"
+                "pip install 'apprise>=2.3,<3'"
             ) from None
-        logging.getLogger("apprise").setLevel(_QUIET)
         # A redirect could lead anywhere; nothing is kept on disk; no plug-ins of anybody's folder.
         asset = apprise.AppriseAsset(
             plugin_paths=[],

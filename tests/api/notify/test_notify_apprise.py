@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 import orjson
@@ -82,3 +83,11 @@ def test_not_even_what_stands_where_the_host_does_is_shown() -> None:
 def test_none_is_made_over_rest() -> None:
     with pytest.raises(EndpointInvalidError, match="settings file only"):
         _settings({"name": "rest", "type": "apprise", "url": "json://127.0.0.1"})
+
+
+def test_without_the_package_the_settings_are_refused_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)  # as if it were not installed
+    with pytest.raises(ConfigError, match="not installed: pip install"):
+        channel_to("json://127.0.0.1/x")
