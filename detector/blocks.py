@@ -16,7 +16,14 @@ from detector.arrays import BoolArray, FloatArray, IntArray
 from detector.fleet import Fleet, Layout, sees_gpus
 from schemas.columns import packed
 from schemas.metrics import METRIC_INDEX
-from schemas.sample import CollectorState, CollectorStatus, NodeSample, SampleEvent, ValueStatus
+from schemas.sample import (
+    CollectorState,
+    CollectorStatus,
+    NodeSample,
+    SampleEvent,
+    ValueStatus,
+    status_cell,
+)
 
 __all__ = ["Block", "NodeFacts", "block_of", "late_block"]
 
@@ -209,13 +216,13 @@ def _placed(fleet: Fleet, item: Admitted, layout: Layout) -> tuple[tuple[int, Sa
 def _lost(sample: NodeSample) -> BoolArray | None:
     """(ticks, GPUs): some reading of the GPU failed because the GPU is lost."""
     cells = {
-        int(cell)
+        status_cell(cell)
         for codes in sample.status.values()
         for cell, code in codes.items()
-        if code == _LOST and cell.isdecimal()
+        if code == _LOST
     }
     size = len(sample.ts) * len(sample.gpu)
-    inside = [cell for cell in cells if cell < size]
+    inside = [cell for cell in cells if 0 <= cell < size]
     if not inside:
         return None
     lost = np.zeros(size, dtype=bool)
@@ -227,12 +234,12 @@ def _refused(sample: NodeSample) -> tuple[FloatArray, FloatArray] | None:
     """(ticks, GPUs) each: impossible readings, and the catalogue index of the last of them."""
     size = len(sample.ts) * len(sample.gpu)
     found = [
-        (int(cell), METRIC_INDEX[name])
+        (status_cell(cell), METRIC_INDEX[name])
         for name, codes in sample.status.items()
         for cell, code in codes.items()
-        if code == ValueStatus.IMPLAUSIBLE and name in METRIC_INDEX and cell.isdecimal()
+        if code == ValueStatus.IMPLAUSIBLE and name in METRIC_INDEX
     ]
-    inside = [(cell, metric) for cell, metric in found if cell < size]
+    inside = [(cell, metric) for cell, metric in found if 0 <= cell < size]
     if not inside:
         return None
     count, which = np.zeros(size), np.full(size, np.nan)

@@ -24,6 +24,7 @@ __all__ = [
     "SampleEvent",
     "ThresholdKind",
     "ValueStatus",
+    "status_cell",
 ]
 
 SAMPLE_SCHEMA = "gpu.sample/1"
@@ -52,6 +53,22 @@ class ValueStatus(StrEnum):
     NO_PERMISSION = "no_permission"
     STALE = "stale"
     IMPLAUSIBLE = "implausible"
+
+
+def status_cell(key: str) -> int:
+    """Return the cell, tick times GPUs plus GPU, that a key of a sample's ``status`` names.
+
+    Returns
+    -------
+    int
+        -1 for a key that names none: what others write there is not to be trusted.
+
+    Examples
+    --------
+    >>> [status_cell(key) for key in ("12", "", "-1", "²", "9" * 5000)]
+    [12, -1, -1, -1, -1]
+    """
+    return int(key) if key.isascii() and key.isdecimal() and len(key) < 10 else -1
 
 
 class CollectorState(StrEnum):

@@ -151,7 +151,7 @@ def _device(found: dict[str, Device], labels: dict[str, str], known: Devices, no
     if uuid is not None and not uuid.startswith(("GPU-", "MIG-")):
         uuid = f"GPU-{uuid}"
     model = labels.get("modelname") or None
-    number = int(index) if index.isdecimal() else None
+    number = int(index) if index.isdecimal() and len(index) < 6 else None
     gpu = known.identify(host or node, uuid=uuid, pci=pci, index=number, model=model)
     device = found.get(gpu)
     if device is None:

@@ -11,7 +11,7 @@ from collector.replay.tables import Context
 from collector.source import Reading
 from schemas.codec import decode_sample
 from schemas.errors import DecodeError
-from schemas.sample import Inventory, JobRef, NodeSample, SampleEvent
+from schemas.sample import Inventory, JobRef, NodeSample, SampleEvent, status_cell
 
 __all__ = ["MessageLines"]
 
@@ -77,7 +77,7 @@ def _reading(
     status: dict[str, dict[int, str]] = {}
     for metric, codes in sample.status.items():
         for place, code in codes.items():
-            position = int(place) - begin if place.isdigit() else -1
+            position = status_cell(place) - begin
             if 0 <= position < width:
                 status.setdefault(metric, {})[position] = code
     return Reading(

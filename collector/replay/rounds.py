@@ -7,7 +7,7 @@ what a GPU is (as opposed to what it does) is remembered between the rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from collector.replay.cells import Cell
 from collector.replay.identity import new_boot_id
@@ -21,6 +21,8 @@ __all__ = ["Booted", "Order", "Rounds"]
 # How long, in event time, a tick of one node waits for more rows while others go on.
 _STALE_MS = 10_000
 _PACE_GROWTH = 1.25
+# For so long a GPU whose lines may be the damaged ones is taken to be there, event time.
+_DOUBT_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ class _Open:
 
     ts: int
     boot_id: str
+    #: Damaged lines that were counted when the row before this tick came.
+    damaged: int = 0
     rows: dict[str, Row] = field(default_factory=dict)
     indices: set[int] = field(default_factory=set)
 
@@ -118,6 +122,9 @@ class Rounds:
     _lost: set[str] = field(default_factory=set)
     _events: dict[str, list[SampleEvent]] = field(default_factory=dict)
     _inventories: dict[str, Inventory] = field(default_factory=dict)
+    _listed: dict[str, tuple[Row, ...]] = field(default_factory=dict)
+    _damaged: int = 0
+    _excused: int = 0
 
     def add(self, row: Row) -> Iterator[Booted]:
         """Take one row; yield the readings that it completes."""
@@ -144,14 +151,23 @@ class Rounds:
                 return
             self._pace(row)
             self.order.advance(row.node, row.ts)
-            current = self._open[row.node] = _Open(row.ts, self.order.boot_id)
+            current = self._open[row.node] = _Open(row.ts, self.order.boot_id, self._damaged)
         current.rows[gpu] = row
         if row.facts.index is not None:
             current.indices.add(row.facts.index)
         self._device_ts[gpu] = row.ts
+        self._damaged = self._damage()
+
+    def _damage(self) -> int:
+        """Count the damaged lines so far that may have been the row of a GPU."""
+        return self.stats.damaged - self._excused
 
     def note_lost(self, node: str, gpu: str | None, pci: str, message: str) -> None:
-        """Take the driver's complaint about a GPU that has no row any more."""
+        """Take the driver's complaint about a GPU that has no row any more.
+
+        The caller counts the line as damaged.
+        """
+        self._excused += 1
         current = self._open.get(node)
         if current is None or (gpu or pci) in self._lost:
             return
@@ -190,16 +206,18 @@ class Rounds:
 
     def _close(self, node: str) -> Booted:
         done = self._open.pop(node)
-        rows = tuple(done.rows.values())
+        read = tuple(done.rows.values())
+        rows = (*read, *self._unread(node, done))
+        self._listed[node] = rows
         self.stats.readings += 1
         values, status = _columns(rows)
         reading = Reading(
             node=node,
             ts=done.ts,
-            gpus=tuple(done.rows),
+            gpus=tuple(row.facts.gpu for row in rows),
             values=values,
             status=status,
-            events=self._events_of(node, done.ts, rows),
+            events=self._events_of(node, done.ts, read),
             inventory=self._inventory_of(node, rows),
             jobs=_jobs(rows),
             parents={
@@ -207,6 +225,21 @@ class Rounds:
             },
         )
         return Booted(done.boot_id, reading)
+
+    def _unread(self, node: str, done: _Open) -> tuple[Row, ...]:
+        """Return rows without readings for GPUs whose line in this tick may be a damaged one.
+
+        A line that cannot be read says nothing of its GPU: neither a number, nor that it is gone.
+        """
+        if self._damage() == done.damaged:
+            return ()
+        edge = done.ts - _DOUBT_MS
+        nothing = {name: _UNREAD for row in done.rows.values() for name in row.cells}
+        return tuple(
+            replace(row, cells=nothing)
+            for row in self._listed.get(node, ())
+            if row.facts.gpu not in done.rows and self._device_ts.get(row.facts.gpu, edge) > edge
+        )
 
     def _events_of(self, node: str, ts: int, rows: tuple[Row, ...]) -> tuple[SampleEvent, ...]:
         events: list[SampleEvent] = []
@@ -241,6 +274,7 @@ class Rounds:
 
 
 _ABSENT = Cell(None, ValueStatus.UNSUPPORTED)
+_UNREAD = Cell(None, ValueStatus.STALE)
 
 
 def _columns(

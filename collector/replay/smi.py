@@ -135,7 +135,7 @@ def _mask(text: str) -> Cell:
         return Cell(None, status)
     try:
         return Cell(float(int(text.strip(), 0)))
-    except ValueError as exc:
+    except (ValueError, OverflowError) as exc:
         raise DamagedCellError(f"{text[:40]!r} is no bit mask") from exc
 
 

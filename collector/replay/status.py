@@ -174,7 +174,7 @@ def _cell(name: str, said: Mapping[str, str]) -> str:
 
 def _with_links(row: Row, device: Mapping[str, str]) -> Row:
     links = device.get(_LINKS, "")
-    if not links.isdecimal():
+    if not links.isdecimal() or len(links) > 3:
         return row
     return replace(row, facts=replace(row.facts, nvlink_links=int(links)))
 

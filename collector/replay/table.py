@@ -248,6 +248,8 @@ class RowReader:
         )
 
 
+#: Of an index, a width or a generation; what has more is none.
+_MOST_DIGITS = 6
 _FACTS = (
     Role.GPU_INDEX,
     Role.GPU_UUID,
@@ -265,6 +267,6 @@ def _whole(text: str | None) -> int | None:
     """Read a small whole number; the units and signs of other tools make the line damaged."""
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit():
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
         raise ValueError(f"{text[:40]!r} is no whole number")
     return int(text)

@@ -56,6 +56,11 @@ def replayed(text: str | bytes) -> tuple[Values, ReplaySource]:
         return values_of(source), source
 
 
+def read_of(found: Values) -> Values:
+    """Leave out what says only that a GPU is there, its own line being damaged."""
+    return {key: values for key, values in found.items() if set(values) != {None}}
+
+
 WHOLE, _ = replayed("\n".join(recording()) + "\n")
 CHANGES = st.lists(
     st.tuples(
@@ -95,6 +100,8 @@ def test_damaged_lines_never_change_what_the_others_say(
 ) -> None:
     lines = damaged(recording(), changes)
     found, source = replayed("\n".join([HEADER, *lines]) + "\n")
+    assert found.keys() <= WHOLE.keys()
+    found = read_of(found)
     assert found.items() <= WHOLE.items()
     stats = source.stats
     blank = sum(not line.strip() for line in lines)
@@ -119,6 +126,7 @@ def test_a_file_cut_anywhere_gives_the_rows_before_the_cut(data: st.DataObject) 
     place = data.draw(st.integers(min_value=len(HEADER) + 1, max_value=len(body)))
     complete = body[:place].count("\n") - 1
     found, source = replayed(body[:place])
+    found = read_of(found)
     assert complete <= len(found) <= complete + 1
     assert source.stats.damaged <= 1
 
@@ -135,6 +143,49 @@ def test_a_garbled_uuid_makes_no_new_gpu() -> None:
     found, source = replayed("\n".join([HEADER, row(0, 0), row(1, 0).replace("GPU-", "2025/")]))
     assert len({gpu for _, gpu in found}) == 1
     assert source.stats.damaged == 1
+
+
+@pytest.mark.parametrize("cell", ["#N/A", "0x1F", "412,5", "4 12", "nan inf", "6_3"])
+def test_a_gpu_whose_line_is_damaged_is_there_without_readings(cell: str) -> None:
+    lines = recording()
+    for tick in range(4, 8):
+        at = 1 + tick * GPUS + 1
+        lines[at] = lines[at].replace(f"{100 + tick % 50}.25 W", cell)
+    found, source = replayed("\n".join(lines))
+    assert source.stats.damaged == 4
+    assert len(found) == TICKS * GPUS
+    unread = found.keys() - read_of(found).keys()
+    assert len(unread) == 4
+    assert len({gpu for _, gpu in unread}) == 1
+    assert read_of(found) == {key: values for key, values in WHOLE.items() if key not in unread}
+
+
+@pytest.mark.parametrize("cell", ["9" * 23, "9" * 5000, "²"])
+def test_an_index_that_no_gpu_has_is_damage(cell: str) -> None:
+    lines = recording()
+    lines[5] = lines[5].replace(", 1, GPU-", f", {cell}, GPU-")
+    found, source = replayed("\n".join(lines))
+    assert source.stats.damaged == 1
+    assert read_of(found).items() < WHOLE.items()
+
+
+@pytest.mark.parametrize("cell", ["0x" + "f" * 400, "9" * 400, "9" * 5000])
+def test_a_bit_mask_that_no_number_holds_is_damage(cell: str) -> None:
+    lines = recording()
+    lines[5] = lines[5].replace("0x0000000000000004", cell)
+    _, source = replayed("\n".join(lines))
+    assert source.stats.damaged == 1
+
+
+def test_a_gpu_that_is_gone_is_not_kept_by_damage_elsewhere_for_ever() -> None:
+    lines = [HEADER]
+    for tick in range(900):
+        lines += [row(tick, gpu) for gpu in range(GPUS) if gpu != 2 or tick < 100]
+        lines.append("# a remark of somebody")
+    found, _ = replayed("\n".join(lines))
+    last = max(second for second, gpu in found if gpu.endswith("3"))
+    first = min(second for second, _ in found)
+    assert 695 <= last - first <= 705
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:

@@ -133,7 +133,8 @@ DMON = """\
 
 def test_dmon_takes_headers_again_dashes_and_cut_lines(tmp_path: Path) -> None:
     readings, source = run(tmp_path, DMON)
-    assert [len(reading.gpus) for reading in readings] == [2, 1, 2]
+    assert [len(reading.gpus) for reading in readings] == [2, 2, 2]
+    assert readings[1].values["power_watts"] == [632.0, None]  # its line is cut: no reading
     assert [reading.ts - readings[0].ts for reading in readings] == [0, 1000, 2000]
     assert readings[0].ts == 1_738_317_600_000
     assert readings[0].values["memory_temperature_celsius"] == [57.0, None]
@@ -155,7 +156,8 @@ CPU 0     1      1      1      1       1      1      1
 
 def test_dcgmi_dmon_has_no_time_and_says_so(tmp_path: Path) -> None:
     readings, source = run(tmp_path, DCGMI)
-    assert [len(reading.gpus) for reading in readings] == [2, 1]
+    assert [len(reading.gpus) for reading in readings] == [2, 2]
+    assert readings[1].values["power_watts"] == [632.5, None]
     assert readings[0].values["gpu_utilization_ratio"] == [0.97, None]
     assert readings[0].values["power_watts"] == [631.5, 620.1]
     assert readings[0].values["memory_used_bytes"] == [20480 * 2**20, 20481 * 2**20]

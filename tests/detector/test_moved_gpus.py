@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from telemetry import T0
 
@@ -54,3 +56,13 @@ def test_the_end_has_the_time_of_the_message_that_moved_the_gpu_however_batched(
 def test_nothing_ends_before_it_began_though_the_new_node_lives_behind() -> None:
     (end,) = ends([sample("c", 0, T0 - HOUR_MS, "GPU-1")], at_once=True)
     assert parse_time(str(end.ended_at)) >= parse_time(end.started_at)
+
+
+@pytest.mark.parametrize("key", ["9" * 5000, "²", "-1", "99999999", ""])
+def test_a_status_of_a_cell_that_is_not_there_changes_nothing(key: str) -> None:
+    engine = Engine([Lost()], topic="t", partition=0)
+    for number in range(60):
+        plain = sample("n", number, T0 + number * 1000, "GPU-1", "GPU-2")
+        codes = {key: "error:15"}
+        said = engine.process([replace(plain, status={"power_watts": codes})]).alerts
+        assert said == []
