@@ -17,6 +17,8 @@ __all__ = ["LOST", "RESET_REQUIRED", "UNITS", "Cell", "DamagedCellError", "absen
 LOST = "error:15"
 RESET_REQUIRED = "error:16"
 _UNKNOWN = "error:999"
+#: More is no number with a unit.
+_MOST_CHARS = 100
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([%°µa-zA-Z]*)\s*$")
 
 _ABSENT = {
@@ -124,7 +126,7 @@ def number(text: str, unit: str) -> Cell:
     >>> number("[Not Supported]", "W")
     Cell(value=None, status='unsupported')
     """
-    match = _NUMBER.match(text)
+    match = _NUMBER.match(text) if len(text) <= _MOST_CHARS else None
     if match is not None:
         factor = UNITS.get(match[2] or unit)
         if factor is not None:

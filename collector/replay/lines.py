@@ -7,7 +7,7 @@ block; both are met where they happen and reported, and what came before is used
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,12 +15,13 @@ from collector.replay.packed import GZIP_MAGIC, Unpacked
 from collector.replay.stats import ReplayStats
 from schemas.errors import SourceError
 
-__all__ = ["MAX_LINE_CHARS", "Line", "open_error", "read_lines"]
+__all__ = ["MAX_LINE_CHARS", "Line", "open_error", "read_lines", "short_lines"]
 
 #: A message of gpu.samples has at most 1 MiB; a longer line is no line but a foreign file.
 MAX_LINE_CHARS = 8 * 2**20
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _TELL_EVERY = 64
+_MOST_SCREEN_CHARS = 2000
 
 
 class Line(NamedTuple):
@@ -63,6 +64,11 @@ def read_lines(path: Path, stats: ReplayStats) -> Iterator[Line]:
                 stats.bytes_read = start + raw.tell()
     except OSError as exc:
         raise open_error(path, exc) from exc
+
+
+def short_lines(lines: Iterable[Line]) -> Iterator[Line]:
+    """Leave out lines that are longer than any of a screen: patterns would search them for ever."""
+    return (line for line in lines if len(line.text) <= _MOST_SCREEN_CHARS)
 
 
 def _numbered(

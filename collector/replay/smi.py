@@ -29,11 +29,13 @@ from collector.replay.table import Layout, Recipe, number_at, one
 __all__ = ["is_header", "layout_of"]
 
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-zA-Z/-]{1,64}$")
+#: Longer than any column's name: to look for a unit there would take for ever.
+_MOST_CELL = 200
 _HEADER_CELL = re.compile(r"(.*?)\s*\[([^\]]*)\]$")
 
 
 def _split_name(cell: str) -> tuple[str, str]:
-    match = _HEADER_CELL.match(cell.strip())
+    match = _HEADER_CELL.match(cell.strip()) if len(cell) <= _MOST_CELL else None
     return (match[1], match[2]) if match else (cell.strip(), "")
 
 

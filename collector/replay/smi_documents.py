@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
-from collector.replay.lines import Line
+from collector.replay.lines import Line, short_lines
 from collector.replay.rounds import Booted
 from collector.replay.smi_paths import SKIPPED_HEADINGS, TEXT_PATHS, XML_PATHS
 from collector.replay.status import INSTANCE_MEMORY, Status, StatusRows
@@ -141,7 +141,7 @@ class SmiText:
         """Yield the readings."""
         rows = StatusRows(self.context)
         open_status: _Open | None = None
-        for line in lines:
+        for line in short_lines(lines):
             if is_text_start(line.text):
                 if open_status is not None:
                     yield from rows.readings(open_status.done())

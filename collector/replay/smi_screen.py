@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from collector.replay.lines import Line
+from collector.replay.lines import Line, short_lines
 from collector.replay.rounds import Booted
 from collector.replay.status import Status, StatusRows
 from collector.replay.tables import Context
@@ -47,7 +47,7 @@ class SmiTable:
         rows = StatusRows(self.context)
         status: Status | None = None
         time: str | None = None
-        for line in lines:
+        for line in short_lines(lines):
             text = line.text
             if _TIME.match(text):
                 time = text.strip()
@@ -103,7 +103,7 @@ class NvlinkList:
         """Yield the readings; a GPU that is listed again begins the next one."""
         rows = StatusRows(self.context)
         status: Status | None = None
-        for line in lines:
+        for line in short_lines(lines):
             gpu = _LINK_GPU.match(line.text)
             if gpu is not None:
                 if status is not None and any(d["index"] == gpu[1] for d in status.devices):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +226,28 @@ def test_messages_survive_a_second_recording(tmp_path: Path) -> None:
     again = tmp_path / "b.jsonl"
     again.write_bytes(lines(*once))
     assert list(iter_samples(ReplaySettings(files=(again,)))) == once
+
+
+@pytest.mark.parametrize("body", ["[" * 1_000_000, " " * 1_000_000 + "x", "a [" * 300_000])
+def test_a_foreign_file_with_one_endless_line_is_refused_at_once(body: str, tmp_path: Path) -> None:
+    path = tmp_path / "deep.csv"
+    path.write_text(body)
+    before = time.process_time()
+    with pytest.raises(SourceError):
+        ReplaySource(ReplaySettings(files=(path,), node="n"))
+    assert time.process_time() - before < 20.0  # it took hours
+
+
+@pytest.mark.parametrize(
+    "head", ["==============NVSMI LOG==============", "| NVIDIA-SMI 550 |", SMI]
+)
+def test_an_endless_line_inside_costs_itself_only(head: str, tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text(
+        f"{head}\n{' ' * 500_000}!\n{' ' * 500_000}:\n|{' ' * 500_000}|{'[' * 500_000}|\n"
+    )
+    source = ReplaySource(ReplaySettings(files=(path,), node="n"))
+    before = time.process_time()
+    while not source.exhausted:
+        source.read(0)
+    assert time.process_time() - before < 20.0
