@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from collector.device import Code, NvmlDoor, status_of, unsupported
@@ -91,17 +92,20 @@ def columns_of(
     a status.
     """
     offered: set[str] = set()
-    missing: dict[str, dict[int, str]] = {}
-    for position, row in enumerate(rows):
+    for row in rows:
         offered.update(row.values)
-        for name, code in row.codes.items():
-            if not unsupported(code):
-                offered.add(name)
-            missing.setdefault(name, {})[position] = status_of(code)
-    values: dict[str, list[float | None]] = {}
+        offered.update(name for name, code in row.codes.items() if not unsupported(code))
+    ask = [row.values.get for row in rows]
+    values = {name: [get(name) for get in ask] for name in _in_order(frozenset(offered))}
     status: dict[str, dict[int, str]] = {}
-    for name in sorted(offered, key=METRIC_INDEX.__getitem__):
-        values[name] = [row.values.get(name) for row in rows]
-        if name in missing:
-            status[name] = missing[name]
+    for position, row in enumerate(rows):
+        for name, code in row.codes.items():
+            if name in offered:
+                status.setdefault(name, {})[position] = status_of(code)
     return values, status
+
+
+@lru_cache(maxsize=64)
+def _in_order(names: frozenset[str]) -> tuple[str, ...]:
+    """Sort names as the catalogue does; a node asks for the same few sets again and again."""
+    return tuple(sorted(names, key=METRIC_INDEX.__getitem__))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import select
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,6 +43,15 @@ class SystemClock:
     def sleep_until(self, moment: float, stop: threading.Event) -> bool:
         """Wait for the moment or for ``stop``."""
         return stop.wait(max(0.0, moment - time.monotonic()))
+
+    def listen_until(self, moment: float, stop: threading.Event, ears: Sequence[int]) -> bool:
+        """Wait for the moment or until one of the descriptors has something to read.
+
+        ``stop`` does not end this wait: whoever waits longer than may pass until the service
+        notices it waits in pieces.
+        """
+        select.select(ears, (), (), max(0.0, moment - time.monotonic()))
+        return stop.is_set()
 
 
 class ManualClock:

@@ -79,7 +79,7 @@ class Gpu:
         self._processes = Processes()
         self._carried: Answers | None = None
         self._skip: set[str] = set()
-        self._offered = metrics_of(groups)
+        self._last: Answers | None = None
         self._thresholds = Thresholds()
         self._failed = int(Code.UNKNOWN)
         self.uuid = uuid
@@ -110,7 +110,7 @@ class Gpu:
         self._groups = groups
         self._plan = Plan(row for row in ROWS if row.group in groups)
         self._carried = None
-        self._offered = metrics_of(groups)
+        self._last = None
 
     def close(self) -> None:
         """Give back what was taken from the driver."""
@@ -138,16 +138,22 @@ class Gpu:
             return self.failing(int(Code.GPU_IS_LOST))
         self._carry(answers, slow=slow)
         self._derive_margin(answers)
-        self._offered = frozenset(
-            {*answers.values, *(m for m, code in answers.codes.items() if not unsupported(code))}
-        )
+        self._last = answers
         self.parts = tuple((part, part.read(self._handle, groups)) for part in self.instances)
         return answers
 
     def failing(self, code: int) -> Answers:
         """Answers of a GPU on which every call fails with this code."""
         self.parts = ()
-        return Answers({}, dict.fromkeys(self._offered or metrics_of(self._groups), code))
+        return Answers({}, dict.fromkeys(self._offered() or metrics_of(self._groups), code))
+
+    def _offered(self) -> frozenset[str]:
+        """Return what the last good reading had, or a better answer than "not supported" to."""
+        last = self._last
+        if last is None:
+            return metrics_of(self._groups)
+        answered = (name for name, code in last.codes.items() if not unsupported(code))
+        return frozenset({*last.values, *answered})
 
     def refresh(self) -> None:
         """Ask again what the GPU is and offers: at the start, every minute, after a change.

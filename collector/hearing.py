@@ -32,6 +32,7 @@ class Hearing:
         # Any: an ability that only some sources have, see Source.
         self._heard: Any = getattr(source, "heard", None)
         self._log = log
+        self._told = [*([] if self._heard is None else [source]), *([] if log is None else [log])]
         self._metrics = metrics
         self._echoes = Echoes(EXPORTER_ECHO_MS) if source.kind == SourceKind.DCGM else Echoes()
 
@@ -44,6 +45,22 @@ class Hearing:
     def listens(self) -> bool:
         """Whether anything is told between two readings."""
         return self._log is not None or self._heard is not None
+
+    def ears(self) -> tuple[int, ...] | None:
+        """Return descriptors that have something to read when something is told.
+
+        None where one can only ask now and then: a text log, a log that cannot be opened yet, a
+        driver that is being read.
+        """
+        found: tuple[int, ...] = ()
+        for told in self._told:
+            # Any: an ability that only some have, see Source.
+            ask: Any = getattr(told, "ears", None)
+            ears: tuple[int, ...] | None = None if ask is None else ask()
+            if ears is None:
+                return None
+            found += ears
+        return found
 
     def fresh(self, now_ms: int, inventory: Inventory) -> tuple[SampleEvent, ...]:
         """Return what was told since the last call. Never waits.

@@ -9,7 +9,7 @@ from dataclasses import replace
 import structlog
 
 from collector.admission import Admission, Beside
-from collector.clock import Clock, Ticker
+from collector.clock import Clock, SystemClock, Ticker
 from collector.hearing import Hearing
 from collector.metrics import CollectorMetrics
 from collector.nvmlparent import NvmlChildSource
@@ -27,7 +27,7 @@ __all__ = ["LiveLoop", "reader_of"]
 log = structlog.get_logger()
 
 _POLL_SECONDS = 1.0  # delivery reports are looked at this often even between slow ticks
-_HEAR_SECONDS = 0.25  # and events so often: a hard fact does not wait for the next tick
+_HEAR_SECONDS = 0.25  # and who cannot call is asked so often: no hard fact waits for a tick
 _STEP_MS = 1_000  # a wall clock this far from the beat was set, not merely drifting
 #: What takes effect between two ticks; the rest of the settings with the next start.
 _CHANGEABLE = (
@@ -165,17 +165,26 @@ class LiveLoop:
 
     def _sleep(self, due: float, stop: threading.Event) -> bool:
         """Wait for the tick, looking at delivery reports on long waits; True if told to stop."""
-        clock = self._clock
-        piece = _HEAR_SECONDS if self._hearing.listens else _POLL_SECONDS
         while True:
-            if clock.sleep_until(min(due, clock.monotonic() + piece), stop):
+            if self._doze(due, stop):
                 return True
             moment = self._pulse.beat()
             self._release_if_asked()
             if moment >= due or self._orders.waiting:
                 return False
             self._hear()
-            self._publisher.step(clock.monotonic(), clock.unix_ms())
+            self._publisher.step(self._clock.monotonic(), self._clock.unix_ms())
+
+    def _doze(self, due: float, stop: threading.Event) -> bool:
+        """Wait until something may have been told, a second at most; True if told to stop."""
+        clock = self._clock
+        now = clock.monotonic()
+        ears = self._hearing.ears() if self._hearing.listens else None
+        if ears and isinstance(clock, SystemClock) and self._admission.knows(self._settings.node):
+            return clock.listen_until(min(due, now + _POLL_SECONDS), stop, ears)
+        asks = self._hearing.listens and ears is None
+        piece = _HEAR_SECONDS if asks else _POLL_SECONDS
+        return clock.sleep_until(min(due, now + piece), stop)
 
     def _collect(self, ts_ms: int, next_due: float, stop: threading.Event) -> list[Reading]:
         """Read, or continue a reading that hangs; after the deadline say that it does."""

@@ -179,6 +179,17 @@ class NvmlChildSource:
         events, self._events = tuple(self._events), []
         return events
 
+    def ears(self) -> tuple[int, ...] | None:
+        """Return the descriptor on which the child tells; None while a reading is on its way."""
+        if self._question is not None:
+            return None
+        child = self._child
+        return (
+            ()
+            if child is None or child.process.stdout is None
+            else (child.process.stdout.fileno(),)
+        )
+
     # -- settings and signals ----------------------------------------------------------------
 
     def release(self, seconds: float) -> None:

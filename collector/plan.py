@@ -77,7 +77,10 @@ class Plan:
                 self._read_fields(door, handle, batch, answers)
             if answers.lost:
                 return answers
-            batch = _Batch(self._replaced(answers))
+            fresh = self._replaced(answers)
+            if not fresh:
+                break
+            batch = _Batch(fresh)
         answers.codes.update(dict.fromkeys(self.unsupported, int(Code.NOT_SUPPORTED)))
         return answers
 

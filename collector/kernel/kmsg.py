@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,6 +56,7 @@ class KmsgFeed:
         self._history = not known
         self._ended = False
         self._fd: int | None = None
+        self._tells = False
         self._wait = 0
         self.state = FeedState.READING
         self.detail = f"The kernel log {path} is being read."
@@ -69,6 +71,10 @@ class KmsgFeed:
     def place(self) -> Place:
         """Number of the last record in this boot."""
         return Place(path=str(self._path), boot=self._boot, seq=self._seq)
+
+    def ears(self) -> tuple[int, ...] | None:
+        """Return the descriptor that says when there is a record; None while it is not open."""
+        return None if self._fd is None or not self._tells else (self._fd,)
 
     def lines(self) -> list[str]:
         """Return the records since the last call."""
@@ -106,6 +112,8 @@ class KmsgFeed:
             self._say(FeedState.FAILED, f"The kernel log {{path}} cannot be opened: {exc}.")
         else:
             self._wait = 0
+            # A plain file, as in a test, always has something to read and never says so.
+            self._tells = not stat.S_ISREG(os.fstat(self._fd).st_mode)
             self._say(FeedState.READING, "The kernel log {path} is being read.")
         return self._fd is not None
 

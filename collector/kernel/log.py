@@ -6,6 +6,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -93,6 +94,13 @@ class KernelLog:
         self._events += sum(event.count for event in events)
         self._due = self._due or bool(events)
         return events
+
+    def ears(self) -> tuple[int, ...] | None:
+        """Return the descriptor that says when there is something; None for a log that cannot."""
+        # Any: an ability that only some logs have.
+        ask: Any = getattr(self._feed, "ears", None)
+        told: tuple[int, ...] | None = None if ask is None else ask()
+        return told
 
     def settle(self) -> None:
         """Remember how far the log was read."""
