@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from api.lifecycle import Episode, Standing
 from api.tables import alert
 from schemas.alert import AlertEvent
 
-__all__ = ["episode_before", "later_episode", "read_history"]
+__all__ = ["episode_before", "later_episode", "read_histories", "read_history"]
 
 #: Episodes of one fingerprint that are looked at; older ones decide nothing.
 _HISTORY = 50
@@ -54,6 +55,38 @@ def read_history(connection: sa.Connection, new: AlertEvent) -> list[Episode]:
     found = [_episode(row) for row in connection.execute(_RECENT, {"fingerprint": new.fingerprint})]
     if len(found) == _HISTORY and not any(e.alert_id == new.alert_id for e in found):
         found += [_episode(row) for row in connection.execute(_OWN, {"id": new.alert_id})]
+    return found
+
+
+def read_histories(
+    connection: sa.Connection, events: Sequence[AlertEvent]
+) -> dict[str, list[Episode]]:
+    """Read the episodes of many fingerprints at once; a query for each would cost more.
+
+    Returns
+    -------
+    dict
+        By fingerprint: only those that occur once among the events, since what is recorded of the
+        first of two changes the history of the second, and that have few episodes.
+    """
+    times = Counter(new.fingerprint for new in events)
+    once = sorted(fingerprint for fingerprint, number in times.items() if number == 1)
+    found: dict[str, list[Episode]] = {fingerprint: [] for fingerprint in once}
+    counted = (
+        sa.select(alert.c.fingerprint, sa.func.count())
+        .where(alert.c.fingerprint.in_(once))
+        .group_by(alert.c.fingerprint)
+    )
+    few = []
+    for fingerprint, number in connection.execute(counted):
+        if number < _HISTORY:
+            few.append(fingerprint)
+        else:
+            del found[fingerprint]
+    if few:
+        query = sa.select(alert.c.fingerprint, *_COLUMNS).where(alert.c.fingerprint.in_(few))
+        for row in connection.execute(query.order_by(alert.c.started_ms.desc())):
+            found[row.fingerprint].append(_episode(row))
     return found
 
 

@@ -24,7 +24,7 @@ import orjson
 import sqlalchemy as sa
 
 from api.database import insert_of
-from api.history import episode_before, later_episode, read_history
+from api.history import episode_before, later_episode, read_histories, read_history
 from api.lifecycle import (
     TELLING,
     Episode,
@@ -132,7 +132,13 @@ class Ledger:
     ) -> list[Entry]:
         """Store a batch of events, as :meth:`record` does one by one."""
         outgoing = Outgoing()
-        entries = [self.record(connection, new, now_ms, outgoing) for new in events]
+        known = read_histories(connection, events) if len(events) > 1 else {}
+        entries = []
+        for new in events:
+            history = known.get(new.fingerprint)
+            entries.append(self.record(connection, new, now_ms, outgoing, history))
+            if is_telemetry_loss(new.family, new.kind, new.subject.scope):
+                known = {}  # it changes alerts of other fingerprints
         outgoing.write(connection)
         return entries
 
@@ -142,6 +148,7 @@ class Ledger:
         new: AlertEvent,
         now_ms: int,
         outgoing: Outgoing | None = None,
+        history: Sequence[Episode] | None = None,
     ) -> Entry:
         """Store one event with all that follows from it.
 
@@ -155,9 +162,11 @@ class Ledger:
             Arrival, in unix milliseconds.
         outgoing
             Where notices go until a batch is complete; None writes them now.
+        history
+            The episodes of its fingerprint, if they were read; None reads them.
         """
         started_ms = parse_time(new.started_at)
-        history = read_history(connection, new)
+        history = read_history(connection, new) if history is None else history
         own = next((e for e in history if e.alert_id == new.alert_id), None)
         others = [e for e in history if e.alert_id != new.alert_id]
         if own is not None and own.standing.seq >= new.seq:
