@@ -170,6 +170,8 @@ class Fleet:
         The engine finishes those messages first, so that a GPU that changes its node is not
         two rows of one frame and facts do not travel back in time.
         """
+        if sample.jobs and self._changes_projects(sample.jobs):
+            return True
         known = self._inventories.get(node_row)
         if sample.inventory is not None and (known is not None or self.nodes[node_row].rows):
             return known != _facts(sample.inventory)
@@ -178,6 +180,11 @@ class Fleet:
         name = self.nodes[node_row].name
         rows = (self._gpu_rows.get(uuid) for uuid in sample.gpu)
         return any(row is not None and self.gpus[row].node != name for row in rows)
+
+    def _changes_projects(self, jobs: Sequence[JobRef]) -> bool:
+        """Tell whether a known job is said to be another project's."""
+        known = ((self._codes.get(f"job:{one.job}"), (one.job, one.project)) for one in jobs)
+        return any(code in self.jobs and self.jobs[code] != said for code, said in known)
 
     def _is_cached(self, node_row: int, sample: NodeSample) -> bool:
         cached = self._layouts.get(node_row)

@@ -115,10 +115,12 @@ class WindowTable:
 
     def _accumulate(self, rows: IntArray | slice, values: FloatArray, reasons: FloatArray) -> None:
         """Add (n, metrics) values and (n,) event reasons to the rows' open windows."""
-        if len(values) == 0:  # only heartbeats: perhaps no metric was ever seen
+        if len(values) == 0:  # only heartbeats
             return
-        if len(self.metrics) == 1:
-            values = np.column_stack([values, np.full(len(values), np.nan)])
+        # The table has two columns at least; a GPU may answer nothing at all.
+        unused = self.table["sum"].shape[1] - len(self.metrics)
+        if unused:
+            values = np.column_stack([values, np.full((len(values), unused), np.nan)])
         table, missing = self.table, np.isnan(values)
         table["samples"][rows] += 1
         bits = np.where(np.isnan(reasons), 0.0, reasons).astype(np.int64)
