@@ -173,9 +173,10 @@ class Fleet:
         if sample.jobs and self._changes_projects(sample.jobs):
             return True
         known = self._inventories.get(node_row)
-        if sample.inventory is not None and (known is not None or self.nodes[node_row].rows):
-            return known != _facts(sample.inventory)
-        if sample.inventory is None and self._is_cached(node_row, sample):
+        met = known is not None or bool(self.nodes[node_row].rows)
+        if sample.inventory is not None and met and known != _facts(sample.inventory):
+            return True
+        if self._is_cached(node_row, sample):
             return False
         name = self.nodes[node_row].name
         rows = (self._gpu_rows.get(uuid) for uuid in sample.gpu)
@@ -197,8 +198,8 @@ class Fleet:
             self.node_table["uptime_seconds"][node_row] = np.nan if uptime is None else uptime
             facts = _facts(sample.inventory)
             if self._inventories.get(node_row) != facts:
+                self._take_inventory(node_row, sample.inventory, sample)
                 self._inventories[node_row] = facts
-                self._take_inventory(node_row, sample.inventory)
         if sample.jobs is not None:
             self._take_jobs(node_row, sample)
         if not self._is_cached(node_row, sample):
@@ -260,6 +261,9 @@ class Fleet:
         if row in old.rows:
             old.rows.remove(row)
         self._layouts.pop(self._node_rows[old.name], None)
+        # What either node says of its GPUs is to be taken anew: the row has forgotten it.
+        for name in (old.name, node.name):
+            self._inventories.pop(self._node_rows[name], None)
         was = replace(self.gpus[row])
         self.gpus[row].node = node.name
         self._begin_anew(row, was)
@@ -270,12 +274,20 @@ class Fleet:
         self.gpu_table["mig_instance"][row] = instance
         self.moved.append((row, was))
 
-    def _take_inventory(self, node_row: int, inventory: Inventory) -> None:
+    def _take_inventory(self, node_row: int, inventory: Inventory, sample: NodeSample) -> None:
+        """Take over what a node says of its GPUs.
+
+        A GPU that lives on another node meanwhile is moved by being listed, not by being named.
+        """
+        listed = {*sample.gpu, *sample.parents.values()}
         node = self.nodes[node_row]
         node.expected = inventory.expected_gpus
         node.labels = dict(inventory.labels)
         partitioned = {item.parent for item in inventory.gpus if item.parent}
         for item in inventory.gpus:
+            known = self._gpu_rows.get(item.gpu)
+            if known is not None and self.gpus[known].node != node.name and item.gpu not in listed:
+                continue
             row = self._gpu_row(node, item.gpu, item.parent)
             self._take_item(row, item, mig=bool(item.mig_mode) or item.gpu in partitioned)
         self._layouts.pop(node_row, None)
