@@ -17,6 +17,8 @@ __all__ = ["Crowds"]
 
 #: Reads that look at thousands of rows whatever is asked.
 _ALWAYS = frozenset({"/v1/alerts.csv", "/v1/groups", "/v1/silences:preview"})
+#: Reads of every open alert; what is pushed to the same address is let through.
+_BOARD = frozenset({"/api/v2/alerts", "/api/v2/alerts/groups"})
 #: Parameters that make a list look at many rows.
 _SEARCHING = frozenset({"match", "q", "count"})
 #: Of Starlette's forty threads.
@@ -73,6 +75,8 @@ def _is_expensive(scope: Scope) -> bool:
     """
     if scope["path"] in _ALWAYS:
         return True
+    if scope["path"] in _BOARD:
+        return bool(scope["method"] != "POST")
     if scope["path"] != "/v1/alerts":
         return False
     return not _SEARCHING.isdisjoint(parse_qs(scope["query_string"].decode("latin-1")))

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from api.alertmanager.inbox import RESOLVE_MS, Inbox
 from api.alertmanager.pushed import PushedAlert, event_of
+from api.crowds import _is_expensive
 from api.database import Database
 from api.ledger import Ledger, Route
 from api.matchers import labels_of
@@ -483,3 +484,10 @@ def test_acceptance_18_promtool_finds_no_fault_in_the_metrics(
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_pushes_are_let_through_where_reads_of_everything_wait() -> None:
+    path = "/api/v2/alerts"
+    asked = [_is_expensive({"path": path, "method": method}) for method in ("GET", "POST")]
+    assert asked == [True, False]
+    assert not _is_expensive({"path": "/api/v2/silences", "method": "GET"})
