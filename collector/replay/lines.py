@@ -7,6 +7,7 @@ block; both are met where they happen and reported, and what came before is used
 from __future__ import annotations
 
 import io
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -54,6 +55,7 @@ def read_lines(path: Path, stats: ReplayStats) -> Iterator[Line]:
     """
     start = stats.bytes_read
     try:
+        _require_file(path)
         with path.open("rb") as raw:
             packed = Unpacked(raw) if raw.peek(2).startswith(GZIP_MAGIC) else None
             with _text(raw if packed is None else io.BufferedReader(packed)) as text:
@@ -64,6 +66,16 @@ def read_lines(path: Path, stats: ReplayStats) -> Iterator[Line]:
                 stats.bytes_read = start + raw.tell()
     except OSError as exc:
         raise open_error(path, exc) from exc
+
+
+def _require_file(path: Path) -> None:
+    """Refuse what can be read only once: a recording is looked at before it is replayed."""
+    kind = None if str(path) == "-" else path.stat().st_mode
+    if kind is None or stat.S_ISFIFO(kind) or stat.S_ISCHR(kind) or stat.S_ISSOCK(kind):
+        raise SourceError(
+            f"Cannot read {path}: it is no file, and a recording is read twice, the first time to "
+            "find out what it is. Save it to a file."
+        )
 
 
 def short_lines(lines: Iterable[Line]) -> Iterator[Line]:

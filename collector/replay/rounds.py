@@ -21,8 +21,14 @@ __all__ = ["Booted", "Order", "Rounds"]
 # How long, in event time, a tick of one node waits for more rows while others go on.
 _STALE_MS = 10_000
 _PACE_GROWTH = 1.25
-# For so long a GPU whose lines may be the damaged ones is taken to be there, event time.
+# A row that is not there is a gap of the recording, until its GPU has been away for so long and
+# for so many ticks; where lines are damaged one of which may be its row, for longer.
+_GAP_MS = 30_000
+_GAP_TICKS = 10
 _DOUBT_MS = 600_000
+# So far, and by half the time between two rows of its GPU, a row may lie before its tick: tools
+# stamp rows one by one and write them as they please.
+_BACK_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +192,10 @@ class Rounds:
         if row.ts == current.ts:
             return True
         same_place = row.facts.index is not None and row.facts.index in current.indices
+        if row.ts < current.ts:
+            before = self._device_ts.get(row.facts.gpu)
+            own = self._step_ms.get(row.node, _BACK_MS) if before is None else row.ts - before
+            return not same_place and current.ts - row.ts <= min(_BACK_MS, own / 2)
         # Half a step at most: after damage a late sweep must not complete the one before it.
         step = self._step_ms.get(row.node, 2.0 * self.tolerance_ms)
         return not same_place and abs(row.ts - current.ts) <= min(self.tolerance_ms, step / 2)
@@ -227,18 +237,22 @@ class Rounds:
         return Booted(done.boot_id, reading)
 
     def _unread(self, node: str, done: _Open) -> tuple[Row, ...]:
-        """Return rows without readings for GPUs whose line in this tick may be a damaged one.
+        """Return rows without readings for GPUs of which this tick says nothing.
 
-        A line that cannot be read says nothing of its GPU: neither a number, nor that it is gone.
+        A line that is not there, or cannot be read, says neither a number nor that a GPU is gone;
+        only the driver's own complaint does, or a long absence.
         """
-        if self._damage() == done.damaged:
-            return ()
-        edge = done.ts - _DOUBT_MS
+        step = self._step_ms.get(node, 0.0)
+        damaged = self._damage() > done.damaged
+        edge = done.ts - (_DOUBT_MS if damaged else max(_GAP_MS, _GAP_TICKS * step))
         nothing = {name: _UNREAD for row in done.rows.values() for name in row.cells}
         return tuple(
             replace(row, cells=nothing)
             for row in self._listed.get(node, ())
-            if row.facts.gpu not in done.rows and self._device_ts.get(row.facts.gpu, edge) > edge
+            if row.facts.gpu not in done.rows
+            and row.facts.gpu not in self._lost
+            and (row.facts.index is None or row.facts.index not in done.indices)  # replaced
+            and self._device_ts.get(row.facts.gpu, edge) > edge
         )
 
     def _events_of(self, node: str, ts: int, rows: tuple[Row, ...]) -> tuple[SampleEvent, ...]:

@@ -144,11 +144,22 @@ class MappedCsv:
             elif self.map.fits(cells):
                 context.stats.headers += 1
                 layout = self.map.layout(cells)
+                if reader is None:
+                    self._tell_missing(layout)
                 reader = _row_reader(context, layout, times, self.map.model)
             elif reader is None:
                 context.damage(line, "stands before the header")
             else:
                 yield from _row(context, reader, line, cells)
+
+    def _tell_missing(self, layout: Layout) -> None:
+        """Remark on columns of the map that the file lacks: it may be another file's map."""
+        missing = [name for name in self.map.columns if name not in layout.header]
+        if missing:
+            self.context.stats.remarks.append(
+                f"{self.context.path.name} lacks {len(missing)} of the {len(self.map.columns)} "
+                f"columns that the map names: {', '.join(missing)}. What needs them is not watched."
+            )
 
 
 @dataclass(slots=True, kw_only=True)

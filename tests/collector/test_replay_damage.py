@@ -43,8 +43,12 @@ def values_of(source: ReplaySource) -> Values:
         for reading in source.read(0):
             for position, gpu in enumerate(reading.gpus):
                 key = (reading.ts // 1000, gpu)
-                assert key not in found
-                found[key] = tuple(column[position] for column in reading.values.values())
+                values = tuple(column[position] for column in reading.values.values())
+                if set(values) == {None}:  # the GPU is there, and its row not in this tick
+                    found.setdefault(key, values)
+                    continue
+                assert set(found.get(key, values[:0])) <= {None}
+                found[key] = values
     return found
 
 
@@ -175,6 +179,48 @@ def test_a_bit_mask_that_no_number_holds_is_damage(cell: str) -> None:
     lines[5] = lines[5].replace("0x0000000000000004", cell)
     _, source = replayed("\n".join(lines))
     assert source.stats.damaged == 1
+
+
+def listed(lines: list[str]) -> list[tuple[int, tuple[str, ...]]]:
+    """Time and GPUs of every reading."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "log.csv"
+        path.write_text("\n".join(lines))
+        source = ReplaySource(ReplaySettings(files=(path,), node="n"))
+        return [
+            (r.ts, r.gpus) for _ in iter(lambda: source.exhausted, True) for r in source.read(0)
+        ]
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=10, deadline=None)
+def test_rows_missing_at_random_are_gaps_and_no_gpu_is_gone(seed: int) -> None:
+    chance = random.Random(seed)
+    rows = [row(tick, gpu) for tick in range(200) for gpu in range(GPUS)]
+    kept = rows[:GPUS] + [line for line in rows[GPUS:] if chance.random() > 0.3]
+    assert all(len(gpus) == GPUS for _, gpus in listed([HEADER, *kept]))
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=10, deadline=None)
+def test_rows_stamped_one_by_one_are_all_taken_whatever_their_order(seed: int) -> None:
+    chance = random.Random(seed)
+    lines = [HEADER]
+    for tick in range(60):
+        for gpu in range(GPUS):
+            moved = 1000 * tick + 500 + chance.randint(-140, 140)
+            stamp = f"2025/01/06 10:00:{moved // 1000:02d}.{moved % 1000:03d}"
+            lines.append(f"{stamp}, {row(tick, gpu).partition(', ')[2]}")
+    found, source = replayed("\n".join(lines))
+    assert (source.stats.backwards, source.stats.duplicates) == (0, 0)
+    assert len(read_of(found)) == 60 * GPUS
+
+
+def test_a_gpu_whose_rows_end_for_good_is_gone_after_half_a_minute() -> None:
+    rows = [row(tick, gpu) for tick in range(60) for gpu in range(GPUS) if gpu != 2 or tick < 10]
+    readings = listed([HEADER, *rows])
+    last = max(ts for ts, gpus in readings if len(gpus) == GPUS)
+    assert 35_000 <= last - readings[0][0] <= 41_000
 
 
 def test_a_gpu_that_is_gone_is_not_kept_by_damage_elsewhere_for_ever() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,16 @@ def test_messages_survive_a_second_recording(tmp_path: Path) -> None:
     again = tmp_path / "b.jsonl"
     again.write_bytes(lines(*once))
     assert list(iter_samples(ReplaySettings(files=(again,)))) == once
+
+
+def test_what_can_be_read_only_once_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/stdin"), Path("/dev/null"), Path("-")):
+        if path.is_file():  # standard input may be a file
+            continue
+        with pytest.raises(SourceError, match="Save it to a file"):
+            ReplaySource(ReplaySettings(files=(path,), node="n"))
 
 
 @pytest.mark.parametrize("body", ["[" * 1_000_000, " " * 1_000_000 + "x", "a [" * 300_000])

@@ -181,7 +181,11 @@ def test_after_damage_a_sweep_does_not_complete_the_one_before(replay: Replay) -
     ]
     del rows[8:10]  # the third sweep has lost its first two rows
     readings, _ = replay("timestamp, index, temperature.gpu\n" + "".join(rows))
-    assert [len(reading.gpus) for reading in readings] == [4, 4, 2, 4, 4, 4, 4, 4]
+    celsius = [
+        sorted(v for v in r.values["temperature_celsius"] if v is not None) for r in readings
+    ]
+    assert [len(values) for values in celsius] == [4, 4, 2, 4, 4, 4, 4, 4]
+    assert celsius[2] == [42.0, 43.0]
 
 
 def test_fast_sampling_of_one_gpu_is_not_joined(replay: Replay) -> None:

@@ -230,6 +230,17 @@ def test_a_map_names_roles_units_zone_and_constants(tmp_path: Path) -> None:
     assert [(job.job, job.gpus) for job in first.jobs] == [("j1", ("card-a", "card-c"))]
 
 
+def test_columns_of_the_map_that_the_file_lacks_are_named(tmp_path: Path) -> None:
+    (tmp_path / "map.toml").write_text(MAP.format(extra=""))
+    (tmp_path / "log.csv").write_text(
+        "\n".join(line.rpartition(";")[0] for line in ROWS.splitlines())
+    )
+    source = ReplaySource(ReplaySettings(files=(tmp_path / "log.csv",), map=tmp_path / "map.toml"))
+    source.read(0)
+    (said,) = source.stats.remarks
+    assert "lacks 1 of the 3 columns that the map names: Takt" in said
+
+
 def test_the_flag_for_the_zone_wins_over_the_map(tmp_path: Path) -> None:
     (tmp_path / "map.toml").write_text(MAP.format(extra=""))
     (tmp_path / "log.csv").write_text(ROWS)
