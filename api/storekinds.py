@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import sqlalchemy as sa
 from psycopg.types.string import StrDumper
@@ -121,11 +121,22 @@ class Sqlite:
     @contextmanager
     def migration_lock(self, engine: sa.Engine) -> Iterator[sa.Connection]:
         """Lock a file beside the store: two processes may find an empty store at once."""
-        with self._file.with_suffix(".lock").open("a") as lock:
-            os.fchmod(lock.fileno(), 0o600)
+        with self._lock_file() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with self.writer(engine).connect() as connection, connection.begin():
                 yield connection
+
+    def _lock_file(self) -> TextIO:
+        path = self._file.with_suffix(".lock")
+        try:
+            lock = path.open("a")
+            os.fchmod(lock.fileno(), 0o600)
+        except OSError as exc:
+            raise DataDirError(
+                f"{path} cannot be written: {exc.strerror or exc}. Give data_dir a place that this "
+                "user may write to."
+            ) from exc
+        return lock
 
     def in_words(self, exc: DBAPIError) -> StoreError | DataDirError:
         """Name a full disk, a read-only file, a damaged file."""

@@ -183,7 +183,7 @@ def demo(
 @app.command()
 def collect(
     source: Annotated[
-        str | None, typer.Option(metavar="nvml|dcgm|simulated|replay", help="What to read.")
+        str | None, typer.Option(metavar="nvml|dcgm|amdsmi|simulated|replay", help="What to read.")
     ] = None,
     replay: Annotated[
         list[Path] | None,
@@ -336,7 +336,7 @@ def explain(
     ],
     format_: Annotated[
         str,
-        typer.Option("--format", metavar="auto|nvidia-smi|jsonl|csv", help="Form of the files."),
+        typer.Option("--format", metavar="FORMAT", help="Form of the files; see docs/replay.md."),
     ] = "auto",
     map_file: Annotated[
         Path | None, typer.Option("--map", metavar="MAP.toml", help="What the columns mean.")

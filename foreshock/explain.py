@@ -132,7 +132,7 @@ def explain_alert(alert_id: str, settings: Settings, console: Console) -> int:
         if not events:
             raise SourceError(
                 f"There is no alert {alert_id} on the bus or in the store. The list is at "
-                "/v1/alerts, or in the last column of 'foreshock replay'."
+                "/v1/alerts; 'foreshock replay --alerts OUT.jsonl' writes the id of each alert."
             )
         samples = list(_samples(bus, settings, events))
     finally:

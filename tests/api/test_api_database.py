@@ -76,6 +76,15 @@ def test_an_older_store_is_migrated(tmp_path: Path) -> None:
     database.close()
 
 
+def test_a_lock_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    Database.open(None, tmp_path).close()
+    (lock,) = tmp_path.rglob("*.lock")
+    lock.unlink()
+    lock.mkdir()  # as refused as on a disk that is read-only
+    with pytest.raises(DataDirError, match=r"\.lock cannot be written: .*data_dir"):
+        Database.open(None, tmp_path)
+
+
 def test_what_is_no_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "api" / "alerts.sqlite"
     path.parent.mkdir()
