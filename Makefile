@@ -11,6 +11,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # More workers than this gain nothing: the slow tests wait for brokers and child processes.
 WORKERS ?= 2
 
+# The tests start the command line a hundred times: compiled once, not a hundred times.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format bench prove docs clean requirements
 
