@@ -23,6 +23,8 @@ __all__ = ["Plan"]
 _FIELD = struct.Struct("=IIqqIiQ")
 _TYPE_DOUBLE, _TYPE_UNSIGNED, _TYPE_SIGNED_LONG, _TYPE_SIGNED, _TYPE_SHORT = 0, 1, 4, 5, 6
 _LONGS = frozenset({2, 3})
+#: Metrics of one call: name, how to take it out of the result, factor, divisor.
+_Metrics = tuple[tuple[str, Take, float, float], ...]
 
 
 class Plan:
@@ -121,9 +123,13 @@ class Plan:
 
     def _read_calls(self, door: NvmlDoor, handle: object, batch: _Batch, answers: Answers) -> None:
         values, codes = answers.values, answers.codes
-        for question, rows in batch.calls:
+        invoke = door.invoke
+        for question, name, args, rows in batch.calls:
             try:
-                result = self._ask(door, handle, question)
+                if name is None:
+                    result = self._ask(door, handle, question)
+                else:  # nearly all of them
+                    result = invoke(name, handle, *args)
             except DeviceError as exc:
                 for metric, *_ in rows:
                     codes[metric] = exc.code
@@ -177,7 +183,12 @@ class _Batch:
             else:
                 where = tuple(places.setdefault(field, len(places)) for field in row.fields)
                 self.fields.append((row.metric, row.per, where))
-        self.calls = list(calls.items())
+        # What has one name only is called by it without further thought.
+        self.calls: list[tuple[Call, str | None, tuple[int, ...], _Metrics]] = []
+        for question, metrics in calls.items():
+            name, args = question.alternatives[0]
+            only = name if len(question.alternatives) == 1 else None
+            self.calls.append((question, only, args, tuple(metrics)))
         # As pairs with scope 0: numbers alone make the binding try and fail for each.
         self.ids = [(field, 0) for field in places]
 
