@@ -14,7 +14,7 @@ from foreshock.demo.clock import ScaledClock
 from foreshock.demo.progress import Progress
 from foreshock.demo.receiver import Delivery
 from foreshock.demo.scoring import FaultScore, Score, Verdict
-from foreshock.demo.view import clock_text, many, signature_words
+from foreshock.demo.view import advice, clock_text, many, signature_words
 from schemas.alert import AlertEvent, AlertState
 
 __all__ = ["Rows", "Screen", "rows_of"]
@@ -102,7 +102,9 @@ class Screen:
         yield self._whereabouts()
         yield self._faults(score, now, rows.faults)
         yield self._decoys(score, hidden=len(score.faults) - rows.faults)
-        yield self._alerts(rows.alerts, wide=wide)
+        said = self._advice() if rows.alerts > _LEAST_ALERTS else []
+        yield self._alerts(rows.alerts - len(said), wide=wide)
+        yield from said
         yield from self._deliveries(rows.deliveries)
 
     def _pace(self, now: int, *, wide: bool) -> Text:
@@ -156,6 +158,14 @@ class Screen:
         for event in reversed(newest):
             table.add_row(*self._cells(event, wide=wide), style=_style(event))
         return table
+
+    def _advice(self) -> list[Text]:
+        """Say of the newest alert that still fires what its message tells to do."""
+        newest = reversed(self._progress.events)
+        event = next((one for one in newest if one.state == AlertState.FIRING), None)
+        if event is None or not event.likely_cause:
+            return []
+        return [_line((advice(event), "italic"))]
 
     def _cells(self, event: AlertEvent, *, wide: bool) -> list[str | Text]:
         resolved = event.state == AlertState.RESOLVED

@@ -12,9 +12,10 @@ from foreshock.demo.clock import ScaledClock
 from foreshock.demo.progress import Progress
 from foreshock.demo.receiver import Delivery
 from foreshock.demo.scoring import Score, Verdict
-from schemas.alert import AlertEvent
+from schemas.alert import AlertEvent, Severity
 
 __all__ = [
+    "advice",
     "clock_text",
     "delivery_line",
     "event_line",
@@ -45,11 +46,18 @@ def status_line(progress: Progress, clock: ScaledClock, rate: float, url: str) -
 
 
 def event_line(progress: Progress, event: AlertEvent) -> str:
-    """Say one alert event in one line."""
-    return (
+    """Say one alert event in one line; a new alert that costs something with cause and step."""
+    told = (
         f"alert {event.state} {event.severity} {event.family}/{event.kind} on "
         f"{progress.event_place(event)}: {event.summary}"
     )
+    return f"{told} {advice(event)}" if event.seq == 1 and event.severity != Severity.INFO else told
+
+
+def advice(event: AlertEvent) -> str:
+    """Say the likely cause of an alert and the first step to take."""
+    step = f" Next step: {event.next_steps[0]}" if event.next_steps else ""
+    return f"Likely cause: {event.likely_cause}{step}"
 
 
 def delivery_line(delivery: Delivery) -> str:
@@ -79,7 +87,7 @@ def many(count: int, thing: str) -> str:
 
 def summary(progress: Progress, score: Score, console: Console) -> None:
     """Print what was injected and what became of it."""
-    table = Table(title="Faults injected", title_justify="left")
+    table = Table(title="Scheduled faults, in simulated seconds", title_justify="left")
     wide = console.width >= _WIDE
     alert_column = ("alert due",) if wide else ()
     for name in ("fault", "where", *alert_column, "severity", "delay", "limit", "verdict"):
@@ -107,11 +115,13 @@ def summary(progress: Progress, score: Score, console: Console) -> None:
         )
     got, good = progress.delivered()
     decoys = sum(truth.decoy for truth in progress.truths)
-    follow = "follows" if len(score.explained) == 1 else "follow"
+    due = {fault.alert.alert_id for fault in score.faults if fault.alert is not None}
+    more = sum(alert.alert_id not in due for alert in score.explained)
+    follow = "follows" if more == 1 else "follow"
     console.print(
-        f"{many(len(score.faults), 'fault')} injected beside {many(decoys, 'decoy')}: "
+        f"{many(len(score.faults), 'scheduled fault')} beside {many(decoys, 'decoy')}: "
         f"{score.count(Verdict.RIGHT)} right, {score.count(Verdict.MISSED)} missed, "
         f"{score.count(Verdict.OPEN)} not due yet. {many(len(score.wrong), 'wrong alert')}; "
-        f"{many(len(score.explained), 'alert')} that {follow} from a scheduled fault. "
+        f"{many(more, 'more alert')} that {follow} from a scheduled fault. "
         f"{many(got, 'webhook')} received, {good} verified."
     )

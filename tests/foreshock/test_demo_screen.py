@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from foreshock.demo.command import run_demo
 from foreshock.demo.progress import Progress
 from foreshock.demo.receiver import Delivery
 from foreshock.demo.screen import Screen, rows_of
-from foreshock.demo.view import summary
+from foreshock.demo.view import event_line, summary
 from schemas.alert import AlertEvent, DetectorRef, Subject, alert_id_of, fingerprint_of, rfc3339
 from schemas.errors import ConfigError
 
@@ -94,6 +95,19 @@ def test_the_screen_fits_the_terminal(
     assert max(map(len, lines)) <= width
 
 
+def test_the_newest_alert_that_fires_says_its_cause_and_the_next_step(
+    progress: Progress, clock: ScaledClock
+) -> None:
+    newest = replace(
+        progress.events[-1], likely_cause="The rack is short of power.", next_steps=("Ask.",)
+    )
+    progress.events[-1] = newest
+    text = "\n".join(frame(Screen(progress, clock, lambda: URL), 100, 24))
+    assert "Likely cause: The rack is short of power. Next step: Ask." in text
+    line = event_line(progress, replace(newest, seq=1, severity="warning"))
+    assert line.endswith("Likely cause: The rack is short of power. Next step: Ask.")
+
+
 def test_80_by_24_shows_all_faults_the_newest_alerts_and_webhooks(
     progress: Progress, clock: ScaledClock
 ) -> None:
@@ -146,7 +160,7 @@ def test_a_dashboard_that_does_not_listen_yet_is_starting(
 def test_the_summary_counts_in_words(progress: Progress) -> None:
     out = io.StringIO()
     summary(progress, progress.scored(ORIGIN, 1.0), Console(file=out, width=300))
-    assert "0 alerts that follow from a scheduled fault." in out.getvalue()
+    assert "0 more alerts that follow from a scheduled fault." in out.getvalue()
     assert "explained" not in out.getvalue()
     assert "40 webhooks received, 40 verified." in out.getvalue()
 

@@ -110,8 +110,8 @@ def test_the_summary_names_faults_places_delays_and_counts() -> None:
     console = Console(file=out, width=300)
     summary(progress, progress.scored(ORIGIN + 1_800_000, 10.0), console)
     text = out.getvalue()
-    assert "7 faults injected beside 7 decoys: 6 right, 1 missed, 0 not due yet." in text
-    assert "1 wrong alert; 6 alerts that follow from a scheduled fault." in text
+    assert "7 scheduled faults beside 7 decoys: 6 right, 1 missed, 0 not due yet." in text
+    assert "1 wrong alert; 0 more alerts that follow from a scheduled fault." in text
     assert "wrong: critical oom_precursor/leak on sim-01 GPU 7" in text
     assert "1 webhook received, 1 verified" in text
     assert "gpu_missing" in text
