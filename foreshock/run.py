@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import sys
 import threading
@@ -23,7 +24,8 @@ __all__ = ["GRACE_SECONDS", "Outcome", "abandon", "error_sentence", "run_service
 
 #: Seconds that services have to end; one less than promised, for the exit itself.
 GRACE_SECONDS = 9.0
-_POLL_SECONDS = 0.25  # wakes the machine that little while nothing happens
+_POLL_SECONDS = 1.0  # for a stop that somebody else asked for; signals and endings come by queue
+_ENDED = 0  # no signal: a service has ended
 
 _log = structlog.get_logger()
 
@@ -86,6 +88,8 @@ class _Runner:
         self.misused = False
         self._service = service
         self._stop = stop
+        self.ended = False
+        self.on_end: Callable[[], None] = lambda: None
         # A daemon thread: one that hangs must not keep the process alive.
         self.thread = threading.Thread(target=self._run, name=service.name, daemon=True)
 
@@ -98,6 +102,9 @@ class _Runner:
             expected = isinstance(exc, ForeshockError) or disk_sentence(exc) is not None
             _log.error("service_failed", service=self.name, error=str(exc), exc_info=not expected)
             self._stop.set()
+        finally:
+            self.ended = True
+            self.on_end()
 
 
 #: Signals that end a run; others are asked of the services.
@@ -153,30 +160,39 @@ def run_services(
         thread within a moment, not in the handler. Must not raise.
     """
     runners = [_Runner(service, stop) for service in services]
-    received: list[int] = []
+    received: queue.SimpleQueue[int] = queue.SimpleQueue()
     asked = on_signals or {}
+    for runner in runners:
+        runner.on_end = lambda: received.put(_ENDED)
     # The handler only notes the signal: setting an Event inside it can deadlock with the wait
-    # that it interrupts, whose lock is not reentrant.
-    with _signals(received.append, asked):
+    # that it interrupts, whose lock is not reentrant. This queue's put is.
+    with _signals(received.put, asked):
         # Before the threads, so that it never follows the line of one that failed at once.
         _log.info("service_running", services=[runner.name for runner in runners])
         for runner in runners:
             runner.thread.start()
-        while not stop.wait(_POLL_SECONDS):
-            while received:
-                number = received.pop(0)
-                if number in _ENDING:
-                    _log.info("stop_requested", signal=signal.Signals(number).name)
-                    stop.set()
-                    break
+        while not stop.is_set():
+            number = _next(received)
+            if number in _ENDING:
+                _log.info("stop_requested", signal=signal.Signals(number).name)
+                stop.set()
+            elif number in asked:
                 asked[number]()
-            if not any(runner.thread.is_alive() for runner in runners):
+            if all(runner.ended for runner in runners):
                 stop.set()
         hung = _join(runners, grace_seconds)
     problems = [runner.problem for runner in runners if runner.problem is not None]
     problems += [f"The {name} did not end within {grace_seconds:.0f} s." for name in hung]
     misused = any(runner.misused for runner in runners)
     return Outcome(problems=tuple(problems), hung=hung, misused=misused)
+
+
+def _next(received: queue.SimpleQueue[int]) -> int:
+    """Return the next signal, or ``_ENDED`` if a service ended or nothing came for a while."""
+    try:
+        return received.get(timeout=_POLL_SECONDS)
+    except queue.Empty:
+        return _ENDED
 
 
 def _join(runners: Sequence[_Runner], grace_seconds: float) -> tuple[str, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -172,3 +174,25 @@ def test_a_second_interrupt_ends_at_once(child: Callable[[str, float], Child]) -
             break
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=10) == 130
+
+
+def test_an_end_is_noticed_without_looking_for_it(
+    service: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foreshock.run._POLL_SECONDS", 300.0)  # nothing but the queue may wake it
+    services = [service("collector", lambda _stop: None), service("api", lambda _stop: None)]
+    begun = time.monotonic()
+    assert run_services(services, threading.Event()).exit_code == 0
+    assert time.monotonic() - begun < 100.0
+
+
+def test_a_signal_is_noticed_without_looking_for_it(
+    service: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foreshock.run._POLL_SECONDS", 300.0)
+
+    def wait(stop: threading.Event) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wait(200.0)
+
+    assert run_services([service("collector", wait)], threading.Event()).exit_code == 0
