@@ -124,6 +124,7 @@ class AlertmanagerWebhookAdapter:
             "commonAnnotations": annotations,
             "externalURL": link,
             "alerts": [one],
+            "notification_reason": _reason(notice),
         }
         headers = JSON_HEADERS | {"webhook-id": notice.webhook_id}
         return OutboundRequest(url=self._url, headers=headers, body=dump(body))
@@ -133,6 +134,16 @@ class AlertmanagerWebhookAdapter:
         if classify_status(answer.status) is Verdict.DELIVERED:
             return accepted(answer)
         return refused(answer, now_seconds)
+
+
+def _reason(notice: Notice) -> str:
+    """Say why it is sent, in the words of Alertmanager's own webhooks."""
+    if notice.event["state"] == "resolved":
+        return "all alerts resolved"
+    if notice.kind == "reminder":
+        return "repeat interval elapsed"
+    # A graver severity is another label set, and so a new alert of the group.
+    return "new alerts added" if notice.kind == "escalated" else "first notification"
 
 
 def _labels(event: Event) -> dict[str, str]:

@@ -320,6 +320,7 @@ def test_the_webhook_of_alertmanager_has_its_fourth_form(
     }
     assert body["alerts"][0]["status"] == "firing"
     assert body["receiver"] == "noc"
+    assert body["notification_reason"] == "first notification"
 
 
 def test_a_slack_bot_names_its_channel_and_shows_its_token_in_a_header_only(
