@@ -33,6 +33,9 @@ MAX_BODY_BYTES = 1_048_576
 _LONGER_BYTES = 8 * MAX_BODY_BYTES
 #: Who has not answered by then has crashed; the next one may do it.
 _UNDER_WAY_MS = 60_000
+#: A login is done anew each time: its answer without the cookie helps nobody, and a hash of its
+#: body would be one of a key that may be guessed.
+_NEVER_KEPT = frozenset({"/v1/session"})
 _KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _REPLAYED = ("content-type", "etag", "location")
@@ -183,7 +186,7 @@ class Bodies:
             return {"type": "http.request", "body": body, "more_body": False}
 
         key = Headers(scope=scope).get("idempotency-key")
-        if key is None:
+        if key is None or scope["path"] in _NEVER_KEPT:
             await self._app(scope, again, send)
             return
         if not _KEY.fullmatch(key):

@@ -226,15 +226,25 @@ class Queries:
         with self._database.read() as connection:
             return {(r[0], r[1], r[2]): r[3] for r in connection.execute(query)}
 
-    def deliveries_by_state(self) -> dict[str, dict[str, int]]:
-        """Return endpoint to state to number of deliveries; every state is there."""
+    def deliveries_by_state(self, name: str | None = None) -> dict[str, dict[str, int]]:
+        """Return endpoint to state to number of deliveries; every state is there.
+
+        Parameters
+        ----------
+        name
+            Only of this endpoint; None for all.
+        """
         tally = sa.select(delivery.c.endpoint, delivery.c.state, sa.func.count()).group_by(
             delivery.c.endpoint, delivery.c.state
         )
+        if name is not None:
+            # By state too, as the index begins.
+            known = delivery.c.state.in_(DELIVERY_STATES)
+            tally = tally.where(known, delivery.c.endpoint == name)
         found: dict[str, dict[str, int]] = {}
         with self._database.read() as connection:
-            for name, state, number in connection.execute(tally):
-                found.setdefault(name, dict.fromkeys(DELIVERY_STATES, 0))[state] = number
+            for told, state, number in connection.execute(tally):
+                found.setdefault(told, dict.fromkeys(DELIVERY_STATES, 0))[state] = number
         return found
 
     def paces(self) -> dict[str, Json]:

@@ -176,7 +176,7 @@ session = sa.Table(
     metadata,
     # SHA-256 of 256 random bits, as with keys.
     sa.Column("hash", sa.String(64), primary_key=True),
-    # The key with which it was opened: it ends with that key.
+    # The key with which it was opened: it ends with that key. See KeyRing.mark_of.
     sa.Column("key_hash", sa.String(64), nullable=False),
     sa.Column("created_ms", sa.BigInteger, nullable=False),
     sa.Column("expires_ms", sa.BigInteger, nullable=False),

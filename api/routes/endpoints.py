@@ -424,7 +424,8 @@ def _one(
     status: int = 200,
     more: dict[str, Any] | None = None,  # JSON
 ) -> Response:
-    (shown,) = _shown(queries, [_get(request, name)], who)
+    tally, paces = queries.deliveries_by_state(name), queries.paces()
+    shown = endpoint_json(_get(request, name), tally, paces, who)
     headers = {"etag": etag_of(shown["version"])}
     if status == 201:
         headers["location"] = f"/v1/endpoints/{name}"

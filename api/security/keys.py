@@ -162,13 +162,32 @@ class KeyRing:
         """Return who has this key, or None."""
         hashed = _hash(key)
         # What is neither is no key of ours: the store need not be asked.
-        return self.find_hash(hashed) if key.startswith(_PREFIX) else self._settings(hashed)
-
-    def find_hash(self, hashed: str) -> Principal | None:
-        """Return who has the key with this hash, or None: for sessions opened with it."""
         by_settings = self._settings(hashed)
-        if by_settings is not None or self._store is None:
+        if by_settings is not None or not key.startswith(_PREFIX):
             return by_settings
+        return self._in_store(hashed)
+
+    def mark_of(self, key: str, token: str) -> str:
+        """Return what a session keeps of the key that opened it, 64 characters.
+
+        Of a key in the store its hash. That of the settings may be a word that people can
+        remember, and so be guessed from its hash; it is mixed with the session's token, which lies
+        in the browser alone.
+        """
+        hashed = _hash(key)
+        return _hash(token + hashed) if hashed == self._settings_hash else hashed
+
+    def find_marked(self, mark: str, token: str) -> Principal | None:
+        """Return whose session it is, or None if the key that opened it works no more."""
+        if self._settings_hash is not None:
+            expected = _hash(token + self._settings_hash)
+            if hmac.compare_digest(mark, expected):
+                return self._settings(self._settings_hash)
+        return self._in_store(mark)
+
+    def _in_store(self, hashed: str) -> Principal | None:
+        if self._store is None:
+            return None
         with self._lock:
             until, known = self._known.get(hashed, (0.0, None))
         if known is not None and time.monotonic() < until:

@@ -71,7 +71,7 @@ class Sessions:
         connection.execute(
             sa.insert(session).values(
                 hash=_hash(new.token),
-                key_hash=_hash(key),
+                key_hash=self._keys.mark_of(key, new.token),
                 created_ms=now_ms,
                 expires_ms=new.expires_ms,
             )
@@ -85,7 +85,7 @@ class Sessions:
             row = connection.execute(query).mappings().one_or_none()
         if row is None or row["expires_ms"] <= self._now_ms():
             return None
-        found = self._keys.find_hash(row["key_hash"])
+        found = self._keys.find_marked(row["key_hash"], token)
         return None if found is None else (found, row["expires_ms"])
 
     def end(self, connection: sa.Connection, token: str) -> bool:

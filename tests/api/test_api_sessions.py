@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from api.security.keys import KeyStore
 from api.security.principal import Role
 from api.security.sessions import COOKIE
 from api.settings import ApiSettings
-from api.tables import audit, session
+from api.tables import audit, idempotency, session
 
 KEY = "settings-key-of-some-length"
 NOW_MS = 1_758_684_003_007
@@ -31,6 +32,17 @@ class Clock:
     now_ms = NOW_MS
 
 
+def app_of(database: Database, clock: Clock, api_key: str = KEY) -> Any:
+    return create_app(
+        ApiSettings(api_key=api_key, session_hours=2),
+        database,
+        metrics=ApiMetrics(CollectorRegistry()),
+        feed=Feed(),
+        readiness=Readiness(database, {}),
+        now_ms=lambda: clock.now_ms,
+    )
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -39,14 +51,7 @@ def clock() -> Clock:
 @pytest.fixture
 def browser(database: Database, clock: Clock) -> Callable[..., TestClient]:
     """Opens browsers, each with cookies of its own."""
-    app = create_app(
-        ApiSettings(api_key=KEY, session_hours=2),
-        database,
-        metrics=ApiMetrics(CollectorRegistry()),
-        feed=Feed(),
-        readiness=Readiness(database, {}),
-        now_ms=lambda: clock.now_ms,
-    )
+    app = app_of(database, clock)
     return lambda base_url="http://localhost": TestClient(app, base_url=base_url)
 
 
@@ -82,6 +87,8 @@ def test_a_browser_logs_in_with_a_key_and_out_again(
         said = str(connection.execute(sa.select(audit)).mappings().all())
     assert token not in rows + said
     assert KEY not in rows + said
+    # A settings key may be a word that can be guessed from its hash.
+    assert hashlib.sha256(KEY.encode()).hexdigest() not in rows + said
     assert client.delete("/v1/session", headers=HOME).status_code == 204
     assert COOKIE not in client.cookies
     client.cookies.set(COOKIE, token)
@@ -141,6 +148,28 @@ def test_a_session_may_what_its_key_may_and_ends_with_it(
     assert answer.status_code == 204
     assert client.get("/v1/alerts").status_code == 401
     assert log_in(browser(), viewer.key).status_code == 401
+
+
+def test_a_session_ends_when_the_settings_have_another_key(
+    browser: Callable[..., TestClient], database: Database
+) -> None:
+    client = browser()
+    log_in(client)
+    later = TestClient(app_of(database, Clock(), api_key=KEY[::-1]), base_url="http://localhost")
+    later.cookies.set(COOKIE, client.cookies[COOKIE])
+    assert later.get("/v1/alerts").status_code == 401
+
+
+def test_nothing_of_a_login_is_kept_for_its_repetition(
+    browser: Callable[..., TestClient], database: Database
+) -> None:
+    client = browser()
+    headers = HOME | {"idempotency-key": "once"}
+    for _ in range(2):
+        answer = client.post("/v1/session", json={"key": KEY}, headers=headers)
+        assert "set-cookie" in answer.headers
+    with database.read() as connection:
+        assert connection.execute(sa.select(idempotency)).all() == []
 
 
 def test_an_answer_to_a_login_shows_neither_key_nor_what_was_sent(
