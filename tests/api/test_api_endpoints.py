@@ -599,3 +599,34 @@ def test_no_planted_secret_leaves_by_any_door(
     for word in planted:
         assert word not in shown
         assert word.encode() not in stored
+
+
+def test_the_service_runs_on_with_another_key_and_takes_up_what_waited_when_the_key_is_back(
+    tmp_path: Path, bus: Any, running_api: Any, receiver: Any, make_event: Any, wait_until: Any
+) -> None:
+    keys = [base64.b64encode(secrets.token_bytes(32)).decode() for _ in range(2)]
+    slow = DeliverySettings(schedule_seconds=(0, 0.2, 0.2), allow_cidrs=("127.0.0.0/8",))
+    receiver.script.append((503, {"retry-after": "1"}))
+    with running_api(tmp_path, bus, secret_key=keys[0], delivery=slow) as running:
+        body = {"name": "noc", "type": "webhook", "url": receiver.url}
+        assert running.client.post("/v1/endpoints", json=body).status_code == 201
+        running.send(make_event())
+        wait_until(lambda: receiver.received)
+    assert not (tmp_path / "api" / "secret.key").exists()
+    told = len(receiver.received)
+    with running_api(tmp_path, bus, secret_key=keys[1], delivery=slow) as running:
+        (shown,) = running.client.get("/v1/endpoints").json()["endpoints"]
+        assert "another key" in shown["problem"]
+        assert running.client.get("/readyz").status_code == 200
+        assert running.deliveries(state="cancelled") == []
+    assert len(receiver.received) == told
+    with running_api(tmp_path, bus, secret_key=f"{keys[1]} {keys[0]}", delivery=slow) as running:
+        wait_until(lambda: running.deliveries(state="done"))
+        assert running.client.get("/v1/endpoints/noc").json()["problem"] is None
+
+
+def test_the_key_that_is_made_is_for_its_owner_alone(
+    tmp_path: Path, bus: Any, running_api: Any
+) -> None:
+    with running_api(tmp_path, bus):
+        assert (tmp_path / "api" / "secret.key").stat().st_mode & 0o777 == 0o600
