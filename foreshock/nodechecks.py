@@ -24,9 +24,10 @@ _LOG_WORDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         FeedState.NO_PERMISSION: (
             "{path} may not be read; Xids come from the driver alone, and none of a GPU that has "
             "fallen off the bus",
-            "Give the collector CAP_SYSLOG (AmbientCapabilities=CAP_SYSLOG in its unit) and the "
-            "device, or set collector.kernel.path to a log file such as /var/log/kern.log that "
-            "its user may read (group adm on Debian and Ubuntu).",
+            "Give the collector CAP_SYSLOG (AmbientCapabilities=CAP_SYSLOG in its unit; a doctor "
+            "run by hand may lack what the unit grants) and the device, or set "
+            "collector.kernel.path to a log file such as /var/log/kern.log that its user may read "
+            "(group adm on Debian and Ubuntu).",
         ),
         FeedState.MISSING: (
             "{path} is not there; Xids come from the driver alone, and none of a GPU that has "
