@@ -171,6 +171,53 @@ class Engine:
         rows = self.silent.look(now_ms, reported, self._patience.allowed_seconds)
         return [*self._say_together(now_ms), *self._say_single(rows, now_ms)]
 
+    def forget(self, now_ms: int, hours: float) -> list[AlertEvent]:
+        """Let go of nodes that were not heard of for long, and of partitions long gone.
+
+        Their alerts end, and their rows are given to others: years of machines that come and go
+        must not fill the memory.
+
+        Parameters
+        ----------
+        now_ms
+            Unix milliseconds by the clock of the arrivals.
+        hours
+            How long is long.
+
+        Returns
+        -------
+        list of AlertEvent
+            The ends of what was open, with the reason ``forgotten``.
+        """
+        self._grow()
+        since_ms = hours * 3_600_000.0
+        nodes = self.silent.unheard(now_ms, since_ms)
+        ended = self._end_rows(self.fleet.partitions_unheard(round(since_ms)))
+        for row in nodes.tolist():
+            node = self.fleet.nodes[row]
+            subjects = {row: Subject(scope=Scope.NODE, node=node.name)}
+            ended += self._end_rows(self.fleet.rows_of(row))
+            ended += self.nodes.close(np.array([row]), subjects, node.last_ts, "forgotten")
+        self.silent.forget(nodes)
+        self.fleet.forget((), nodes.tolist())
+        jobs = {int(code) for code in np.unique(self.windows.table["job"])}
+        self.fleet.keep_codes(jobs | self.gpus.jobs_known())
+        return ended
+
+    def _end_rows(self, rows: list[int]) -> list[AlertEvent]:
+        """End what is open on GPUs of one node, or on partitions, and forget them."""
+        ended = []
+        for row in rows:
+            gpu = self.fleet.gpus[row]
+            at_ms = self.fleet.nodes[self.fleet.node_of(gpu.node)].last_ts
+            ended += self.gpus.close(np.array([row]), {row: _subject(gpu)}, at_ms, "forgotten")
+        at = np.array(rows, dtype=np.int64)
+        self.windows.table.reset(at)
+        if self._recent is not None:
+            self._recent.table.reset(at)
+        self.fleet.forget(rows)
+        return ended
+
     def _say_single(self, rows: IntArray, now_ms: int) -> list[AlertEvent]:
         if not len(rows):
             return []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -149,6 +150,10 @@ class Fleet:
         self.said: dict[int, tuple[Layout, CollectorStatus, Any]] = {}
         self.compositions: dict[tuple[int, ...], tuple[Any, object]] = {}
         self._codes: dict[str, int] = {}
+        self._next_code = 0
+        #: Rows without a GPU or node: what was there is forgotten.
+        self._free_gpus: list[int] = []
+        self._free_nodes: list[int] = []
         #: Code of a job to its id and project.
         self.jobs: dict[int, tuple[str, str | None]] = {}
         #: Rows whose history ended since the engine last looked, as they were.
@@ -158,9 +163,9 @@ class Fleet:
         """Return the row of a node, made on first sight."""
         row = self._node_rows.get(name)
         if row is None:
-            row = len(self.nodes)
+            row = self._free_nodes.pop() if self._free_nodes else len(self.nodes)
             self._node_rows[name] = row
-            self.nodes.append(NodeRow(name))
+            self.nodes[row : row + 1] = [NodeRow(name)]
             self.node_table.grow(row + 1)
         return row
 
@@ -243,9 +248,9 @@ class Fleet:
     def _gpu_row(self, node: NodeRow, uuid: str, parent: str | None) -> int:
         row = self._gpu_rows.get(uuid)
         if row is None:
-            row = len(self.gpus)
+            row = self._free_gpus.pop() if self._free_gpus else len(self.gpus)
             self._gpu_rows[uuid] = row
-            self.gpus.append(GpuRow(uuid, node.name, parent=parent))
+            self.gpus[row : row + 1] = [GpuRow(uuid, node.name, parent=parent)]
             self.gpu_table.grow(row + 1)
             self.gpu_table["mig_instance"][row] = parent is not None
         gpu = self.gpus[row]
@@ -323,7 +328,19 @@ class Fleet:
                 self._layouts.pop(node_row, None)
 
     def _code(self, word: str | None) -> int:
-        return MISSING_CODE if word is None else self._codes.setdefault(word, len(self._codes))
+        if word is None:
+            return MISSING_CODE
+        code = self._codes.get(word)
+        if code is None:
+            code = self._codes[word] = self._next_code
+            self._next_code += 1
+        return code
+
+    def keep_codes(self, used: AbstractSet[int]) -> None:
+        """Forget the models and jobs whose codes stand in no row and nowhere in ``used``."""
+        kept = used | {int(c) for name in ("model", "job") for c in np.unique(self.gpu_table[name])}
+        self._codes = {word: code for word, code in self._codes.items() if code in kept}
+        self.jobs = {code: job for code, job in self.jobs.items() if code in kept}
 
     def find(self, uuid: str | None, node_row: int, pci: str | None) -> int | None:
         """Return the row of a GPU by its UUID, else by its PCI address on a node."""
@@ -337,6 +354,48 @@ class Fleet:
             if own is not None and canonical_pci(own) == wanted:
                 return row
         return None
+
+    def rows_of(self, node_row: int) -> list[int]:
+        """Return the rows of all GPUs of a node, partitions among them."""
+        name = self.nodes[node_row].name
+        return [row for row, gpu in enumerate(self.gpus) if gpu.node == name]
+
+    def partitions_unheard(self, since_ms: int) -> list[int]:
+        """Return the rows of partitions that their nodes have not listed for so long.
+
+        A whole GPU that its node no longer lists is missing, and stays known.
+        """
+        last = self.gpu_table["last_ts"].tolist()
+        return [
+            row
+            for row, gpu in enumerate(self.gpus)
+            if gpu.parent is not None
+            and self.nodes[self._node_rows[gpu.node]].last_ts - last[row] > since_ms
+        ]
+
+    def forget(self, gpu_rows: Sequence[int], node_rows: Sequence[int] = ()) -> None:
+        """Let go of GPUs and nodes; their rows are given to those that come next."""
+        for row in gpu_rows:
+            node_row = self._node_rows[self.gpus[row].node]
+            node = self.nodes[node_row]
+            node.rows = [other for other in node.rows if other != row]
+            node.retired = [other for other in node.retired if other != row]
+            self._drop_cached(node_row)
+            del self._gpu_rows[self.gpus[row].uuid]
+            self.gpus[row] = GpuRow("", "")
+            self._free_gpus.append(row)
+        for row in node_rows:
+            self._drop_cached(row)
+            del self._node_rows[self.nodes[row].name]
+            self.nodes[row] = NodeRow("")
+            self._free_nodes.append(row)
+        self.gpu_table.reset(np.array(gpu_rows, dtype=np.int64))
+        self.node_table.reset(np.array(node_rows, dtype=np.int64))
+
+    def _drop_cached(self, node_row: int) -> None:
+        self._layouts.pop(node_row, None)
+        self._inventories.pop(node_row, None)
+        self.said.pop(node_row, None)
 
     def known(self, node_row: int) -> int:
         """Count the GPUs ever listed by a node, partitions left out."""
@@ -356,9 +415,12 @@ class Fleet:
         self.gpus = [_known_fields(GpuRow, gpu) for gpu in saved["gpus"]]
         self.nodes = [_known_fields(NodeRow, node) for node in saved["nodes"]]
         self._codes = dict(saved["codes"])
+        self._next_code = 1 + max(self._codes.values(), default=-1)
         self.jobs = {code: (job, project) for code, job, project in saved["jobs"]}
-        self._gpu_rows = {gpu.uuid: row for row, gpu in enumerate(self.gpus)}
-        self._node_rows = {node.name: row for row, node in enumerate(self.nodes)}
+        self._gpu_rows = {gpu.uuid: row for row, gpu in enumerate(self.gpus) if gpu.uuid}
+        self._node_rows = {node.name: row for row, node in enumerate(self.nodes) if node.name}
+        self._free_gpus = [row for row, gpu in enumerate(self.gpus) if not gpu.uuid]
+        self._free_nodes = [row for row, node in enumerate(self.nodes) if not node.name]
         self._inventories.clear()
         self._layouts.clear()
         self.said.clear()

@@ -72,7 +72,9 @@ class DetectorService:
             source=SAMPLES,
             prefix=prefix,
             group=settings.group,
-            make=lambda partition: SampleWorker(stream, partition, trial, settings.series_minutes),
+            make=lambda partition: SampleWorker(
+                stream, partition, trial, settings.series_minutes, settings.forget_hours
+            ),
             snapshots=store,
             metrics=self._metrics,
             checkpoint_seconds=settings.checkpoint_seconds,

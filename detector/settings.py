@@ -53,7 +53,8 @@ class DetectorSettings(BaseModel):
     forget_hours: float = Field(
         default=168.0,
         gt=0,
-        description="Hours without a sample after which a vanished GPU is forgotten.",
+        description="Hours after which a node that is not heard of is forgotten with its GPUs, and "
+        "a partition of a GPU that its node no longer lists; what is open of them then ends.",
     )
     series_minutes: float = Field(
         default=10.0,

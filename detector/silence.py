@@ -135,6 +135,19 @@ class Silence:
         self.table["arrived"][late] = now_ms
         self.table["covered"][late] = False
 
+    def unheard(self, now_ms: int, since_ms: float) -> IntArray:
+        """Return the rows of nodes that were heard once, and not for so long."""
+        self._take_in()
+        arrived = self.table["arrived"]
+        return np.flatnonzero((arrived > 0) & (now_ms - arrived > since_ms)).astype(np.int64)
+
+    def forget(self, rows: IntArray) -> None:
+        """Begin anew with these nodes."""
+        self._take_in()
+        self.table.reset(rows)
+        for row in rows.tolist():
+            self._last.pop(row, None)
+
     def dump(self) -> dict[str, AnyArray]:
         """Return the arrays for a snapshot."""
         self._take_in()

@@ -287,6 +287,16 @@ class Stage:
         """Count the open episodes."""
         return sum(int((table["phase"] == 2).sum()) for table in self._episodes.values())
 
+    def jobs_known(self) -> set[int]:
+        """Return the codes of jobs in the states; fields that hold them are named after it."""
+        fields = (
+            table[name]
+            for table in self._states.values()
+            for name in table.fields
+            if name == "job" or name.endswith("_job")
+        )
+        return {int(code) for field in fields for code in np.unique(field)}
+
     def bytes_per_row(self) -> int:
         """Size of one row's state and episodes, in bytes."""
         return sum(table.bytes_per_row() for table in self._tables().values())

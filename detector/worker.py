@@ -36,6 +36,7 @@ from schemas.window import WindowBatch
 __all__ = ["Outgoing", "Output", "SampleWorker", "WindowWorker", "Worker"]
 
 AnyArray = np.ndarray[Any, np.dtype[Any]]  # state arrays have many dtypes
+_FORGET_EVERY_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +129,8 @@ class SampleWorker:
         Detectors whose alerts are marked.
     series_minutes
         As for :class:`~detector.engine.Engine`.
+    forget_hours
+        How long a node is remembered that is not heard of.
     """
 
     def __init__(
@@ -136,8 +139,11 @@ class SampleWorker:
         partition: int,
         trial: Trial = NOT_ON_TRIAL,
         series_minutes: float = 0.0,
+        forget_hours: float = 168.0,
     ) -> None:
         self._trial = trial
+        self._forget_hours = forget_hours
+        self._forget_at = 0
         self.engine = Engine(
             detectors, topic=SAMPLES.name, partition=partition, series_minutes=series_minutes
         )
@@ -174,6 +180,9 @@ class SampleWorker:
         """Say which nodes were not heard of."""
         output = Output(trial=self._trial)
         output.say(self.engine.silence(now_ms))
+        if now_ms >= self._forget_at:
+            self._forget_at = now_ms + _FORGET_EVERY_MS
+            output.say(self.engine.forget(now_ms, self._forget_hours))
         return output
 
     def open_alerts(self) -> int:
