@@ -131,15 +131,14 @@ def test_names_are_bounded(sqlite_database: Database) -> None:
 def test_over_rest_it_is_noted_listed_told_and_removed(
     tmp_path: Path,
     bus: MemoryBus,
-    store_url: str | None,
     receiver: Any,
     endpoint_for: Any,
     running_api: Any,
     wait_until: Any,
 ) -> None:
-    """The clockwork looks every five seconds; the interval is one."""
+    """The clockwork looks every five seconds; the interval is one. So on one store only."""
     endpoints = (endpoint_for(receiver),)
-    with running_api(tmp_path, bus, endpoints=endpoints, database=store_url) as running:
+    with running_api(tmp_path, bus, endpoints=endpoints) as running:
         path = "/v1/heartbeats/cron.nightly"
         said = {"interval_seconds": 1, "grace_seconds": 0, "severity": "critical"}
         noted = running.client.post(path, params=said).json()

@@ -79,7 +79,7 @@ def test_a_digest_leaves_out_the_group_whose_head_is_tried_again(
     assert again.event["subject"]["gpu_uuid"] == "GPU-head"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_whatever_fails_the_notices_of_a_group_arrive_in_their_order(
     database: Database, make_event: Make, seed: int
 ) -> None:
@@ -94,7 +94,7 @@ def test_whatever_fails_the_notices_of_a_group_arrive_in_their_order(
     box = outbox(database, breaker=Breaker(failures=1000))
     arrived: dict[str, list[int]] = defaultdict(list)
     now_ms = 1000
-    for _ in range(500):
+    for _ in range(300):
         now_ms += 1000
         for claim in box.claim({"noc": 4}, 10, now_ms):
             luck = chance.random()
