@@ -65,8 +65,11 @@ def test_a_replay_without_files_is_refused_with_a_sentence() -> None:
 
 
 def test_nvml_opens_on_any_machine_and_the_service_says_its_state() -> None:
-    settings = CollectorSettings(source=SourceKind.NVML, node="n1")
-    bus, clock = MemoryBus(), ManualClock(stop_at=5.5)
+    # A minute between ticks: so long the child may take to come up on a machine that is fully used.
+    settings = CollectorSettings(
+        source=SourceKind.NVML, node="n1", interval_seconds=60.0, call_deadline_seconds=60.0
+    )
+    bus, clock = MemoryBus(), ManualClock(stop_at=330.0)
     CollectorService(open_source(settings), bus, settings, clock=clock).run(threading.Event())
     found = samples(bus)
     assert [sample.seq for sample in found] == list(range(len(found)))
