@@ -24,7 +24,7 @@ demo: $(VENV)/runtime.stamp ## Watch a simulated fleet break, on http://127.0.0.
 	@$(BIN)/foreshock demo $(ARGS)
 
 test: lint ## Formatting, lint, types, import rules and all tests
-	@$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(ARGS)
 
 lint: $(VENV)/dev.stamp ## Formatting, lint, types and import rules
 	@$(BIN)/ruff format --check .
@@ -40,7 +40,7 @@ bench: $(VENV)/dev.stamp ## Measure samples per second, stage by stage
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 prove: lint ## Everything of `make test`, and the tests that take minutes
-	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 docs: $(VENV)/dev.stamp ## Write the generated tables of docs/ and the JSON Schemas again
 	@$(BIN)/python -m schemas
