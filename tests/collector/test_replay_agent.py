@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import structlog
+
 from bus.memory import MemoryBus
 from collector.agent import CollectorService
 from collector.replay.samples import iter_samples
@@ -35,3 +37,16 @@ def test_the_collector_sends_the_messages_of_the_in_process_replay(shared: Path)
     expected = list(iter_samples(replay, flush_seconds=settings.flush_seconds))
     assert sent == expected
     assert sum(len(sample.ts) for sample in sent) == 780
+
+
+def test_a_recording_that_was_sent_is_summed_up_in_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    rows = [f"2025/01/06 10:00:0{n}, 0, {40 + n}" for n in range(5)]
+    path.write_text("\n".join(["timestamp, index, temperature.gpu", *rows, "#", ""]))
+    settings = CollectorSettings(source="replay", replay=ReplaySettings(files=(path,), node="n"))
+    bus = MemoryBus()
+    bus.create_topics()
+    with structlog.testing.capture_logs() as said:
+        CollectorService(open_source(settings), bus, settings).run(threading.Event())
+    (summed,) = [one for one in said if one["event"] == "recording_read"]
+    assert (summed["log_level"], summed["rows"], summed["damaged_lines"]) == ("warning", 5, 1)
