@@ -224,6 +224,23 @@ def test_roles_hold_here_as_everywhere(keyed: Any) -> None:
         assert (hidden["labels"]["user"], seen["labels"]["user"]) == ("[hidden]", "ada")
 
 
+def test_acceptance_18_amtool_shows_its_key_from_a_file(keyed: Any, tmp_path: Path) -> None:
+    with keyed.key_of(name="ada", role="operator") as operator:
+        key = operator.headers["authorization"].removeprefix("Bearer ")
+    config = tmp_path / "amtool-http.yml"
+    config.write_text(f"authorization:\n  credentials: {key}\n")
+    words = [program("amtool"), f"--alertmanager.url={keyed.client.base_url}"]
+    add = ["silence", "add", "--author=mallory", "--comment=x", "node=n1"]
+    refused = subprocess.run([*words, *add], capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    words.append(f"--http.config.file={config}")
+    done = subprocess.run([*words, *add], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    query = [*words, "silence", "query", "-o", "json"]
+    text = subprocess.run(query, capture_output=True, text=True, check=False).stdout
+    assert [one["createdBy"] for one in shown(text)] == ["ada"]
+
+
 NO_ALERTS: list[Any] = [
     [{}],
     [{"labels": {}}],
