@@ -15,6 +15,7 @@ from api.bodies import Bodies, SeenRequests
 from api.crowds import Crowds
 from api.database import Database
 from api.decision import Decisions
+from api.describing import describe_problems
 from api.endpointediting import Editor
 from api.endpointstore import EndpointStore
 from api.feed import Feed
@@ -172,6 +173,7 @@ def create_app(
     ):
         app.include_router(router)
     app.webhooks.include_router(outbound.router)
+    describe_problems(app)
     install(app)
     app.add_middleware(Crowds)
     app.add_middleware(HeadAsGet, endless=stream.ENDLESS_PATHS)
