@@ -26,9 +26,11 @@ _PACE_GROWTH = 1.25
 _GAP_MS = 30_000
 _GAP_TICKS = 10
 _DOUBT_MS = 600_000
-# So far, and by half the time between two rows of its GPU, a row may lie before its tick: tools
-# stamp rows one by one and write them as they please.
-_BACK_MS = 1000
+# So far, and by not quite half the usual time between two rows of its GPU, a row may lie before its
+# tick: tools stamp rows one by one and write them as they please.
+_BACK_MS = 900
+_BACK_STEPS = 0.45
+_BACK_UNKNOWN_MS = 250  # as long as a GPU's usual time is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class Rounds:
     _open: dict[str, _Open] = field(default_factory=dict)
     _device_ts: dict[str, int] = field(default_factory=dict)
     _step_ms: dict[str, float] = field(default_factory=dict)
+    _own_ms: dict[str, float] = field(default_factory=dict)
     _facts: dict[str, GpuInventory] = field(default_factory=dict)
     _lost: set[str] = field(default_factory=set)
     _events: dict[str, list[SampleEvent]] = field(default_factory=dict)
@@ -161,6 +164,9 @@ class Rounds:
         current.rows[gpu] = row
         if row.facts.index is not None:
             current.indices.add(row.facts.index)
+        if last is not None:
+            usual = self._own_ms.get(gpu, row.ts - last)
+            self._own_ms[gpu] = min(row.ts - last, usual * _PACE_GROWTH)
         self._device_ts[gpu] = row.ts
         self._damaged = self._damage()
 
@@ -193,9 +199,9 @@ class Rounds:
             return True
         same_place = row.facts.index is not None and row.facts.index in current.indices
         if row.ts < current.ts:
-            before = self._device_ts.get(row.facts.gpu)
-            own = self._step_ms.get(row.node, _BACK_MS) if before is None else row.ts - before
-            return not same_place and current.ts - row.ts <= min(_BACK_MS, own / 2)
+            own = self._own_ms.get(row.facts.gpu)
+            room = _BACK_UNKNOWN_MS if own is None else min(_BACK_MS, _BACK_STEPS * own)
+            return not same_place and current.ts - row.ts <= room
         # Half a step at most: after damage a late sweep must not complete the one before it.
         step = self._step_ms.get(row.node, 2.0 * self.tolerance_ms)
         return not same_place and abs(row.ts - current.ts) <= min(self.tolerance_ms, step / 2)
