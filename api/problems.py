@@ -145,12 +145,17 @@ def _invalid(request: Request, exc: Exception) -> Response:
         }
         for fault in exc.errors()
     ]
-    said = " ".join(f"{fault['pointer']}: {fault['message'].rstrip('.?')}." for fault in errors)
+    said = " ".join(f"{fault['pointer']}: {_ended(fault['message'])}" for fault in errors)
     if _in_alertmanagers_words(request):
         return _sentence(400, f"The request cannot be used. {said}")
     return _respond(
         422, f"The request cannot be used. {said}", errors, request_id=request_id_of(request)
     )
+
+
+def _ended(sentence: str) -> str:
+    """Close a sentence that is not closed yet."""
+    return sentence if sentence.endswith((".", "?")) else f"{sentence}."
 
 
 # Any: pydantic's description of a fault.

@@ -58,7 +58,7 @@ def test_an_unknown_parameter_is_named_with_the_nearest_known_one(
     assert error["pointer"] == f"query/{unknown}"
     assert error["code"] == "unknown_parameter"
     assert error["message"].endswith(f"did you mean {near}?")
-    assert f"did you mean {near}" in answer.json()["detail"]
+    assert f"did you mean {near}?" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(
