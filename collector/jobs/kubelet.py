@@ -111,6 +111,7 @@ class Kubelet:
         """Ask; None where that is not possible."""
         self._asked_at = ts_ms
         try:
+            self._path.stat()  # what is absent is absent, also where no socket could be
             return UnaryCall(self._path, LIST_METHOD)
         except FileNotFoundError:
             self._note(KubeletState.ABSENT)

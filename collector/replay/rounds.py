@@ -30,7 +30,7 @@ _DOUBT_MS = 600_000
 # tick: tools stamp rows one by one and write them as they please.
 _BACK_MS = 900
 _BACK_STEPS = 0.45
-_BACK_UNKNOWN_MS = 250  # as long as a GPU's usual time is not known
+_BACK_UNKNOWN_MS = 300  # as long as a GPU's usual time is not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,9 +95,12 @@ class SmiCsv:
         for line in lines:
             cells = split_cells(line.text)
             if is_header(cells):
-                context.stats.headers += 1
                 if reader is None or tuple(cells) != reader.layout.header:
-                    reader = self._reader(line, cells) or reader
+                    fresh = self._reader(line, cells)
+                    if fresh is None:  # counted as damage
+                        continue
+                    reader = fresh
+                context.stats.headers += 1
             elif reader is None or len(cells) == 1 < len(reader.layout.header):
                 self._remark(line)
             else:
