@@ -32,6 +32,7 @@ class _Reason:
     counter: str
     label: str
     needs_load: bool
+    hardware: bool
     action: Action
     cause: str
     steps: tuple[str, ...]
@@ -43,6 +44,7 @@ _REASONS: dict[str, _Reason] = {
         counter="throttle_hw_thermal_seconds_total",
         label="hardware thermal slowdown",
         needs_load=True,
+        hardware=True,
         action=Action.CHECK_COOLING,
         cause=(
             "The GPU reached its slowdown temperature and the hardware cut the clocks by half or "
@@ -58,6 +60,7 @@ _REASONS: dict[str, _Reason] = {
         counter="throttle_sw_thermal_seconds_total",
         label="software thermal slowdown",
         needs_load=True,
+        hardware=False,
         action=Action.CHECK_COOLING,
         cause=(
             "Core or memory is at its maximum operating temperature and the driver holds the "
@@ -73,6 +76,7 @@ _REASONS: dict[str, _Reason] = {
         counter="throttle_power_brake_seconds_total",
         label="hardware power brake",
         needs_load=False,
+        hardware=True,
         action=Action.CHECK_POWER,
         cause=(
             "The board's external power brake is asserted: power supply, power distribution or a "
@@ -102,6 +106,9 @@ class Throttling:
         So many samples in a row at this duty or more are a fault at once: three readings in a
         row, because the slowdown bit also appears for one reading during a clock change
         (nvml.h on clocks event reasons).
+    brief_duty, brief_samples
+        Of the hardware's own reasons: so many readings in a row whose counter moved by this
+        share of the time or more. A change of clocks moves it once, by milliseconds.
     severe_duty, severe_seconds
         Share over the longer window at which a thermal slowdown is critical.
     exit_seconds
@@ -144,13 +151,15 @@ class Throttling:
     duty_seconds: float = 60.0
     steady_duty: float = 0.5
     steady_samples: int = 3
+    brief_duty: float = 0.05
+    brief_samples: int = 3
     severe_duty: float = 0.10
     severe_seconds: float = 120.0
     exit_seconds: float = 90.0
     idle_utilization: float = 0.05
 
     name: ClassVar[str] = "throttling"
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
     family: ClassVar[str] = "throttling"
     scope: ClassVar[Scope] = Scope.GPU
     peers: ClassVar[bool] = True  # only for the clock loss in the evidence
@@ -170,8 +179,9 @@ class Throttling:
         require_positive(duty_seconds=self.duty_seconds, severe_seconds=self.severe_seconds)
         if not 0 < self.duty_enter < 1:
             raise ValueError(f"duty_enter must be in (0, 1), got {self.duty_enter}")
-        if self.steady_samples < 1:
-            raise ValueError(f"steady_samples must be at least 1, got {self.steady_samples}")
+        for name in ("steady_samples", "brief_samples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     @property
     def kinds(self) -> tuple[KindSpec, ...]:
@@ -182,7 +192,7 @@ class Throttling:
         )
 
     def fields(self) -> Mapping[str, Field]:
-        """Per kind: last counter (s) and its time (ms), two shares, readings in a row."""
+        """Per kind: last counter (s) and its time (ms), two shares, two runs of readings."""
         fields: dict[str, Field] = {}
         for kind in _REASONS:
             fields[f"{kind}_last"] = Field("f8")
@@ -190,6 +200,7 @@ class Throttling:
             fields[f"{kind}_duty"] = Field("f4", 0.0)
             fields[f"{kind}_long"] = Field("f4", 0.0)
             fields[f"{kind}_run"] = Field("i2", 0)
+            fields[f"{kind}_brief"] = Field("i1", 0)
         return fields
 
     def step(
@@ -212,8 +223,9 @@ class Throttling:
             moved[f"{kind}_last_ts"] = np.where(counted, frame.ts, last_ts)
             new_state |= moved
             steady = moved[f"{kind}_run"] >= self.steady_samples
+            brief = counted & (moved[f"{kind}_brief"] >= self.brief_samples) & reason.hardware
             by_share = np.where(counted, moved[f"{kind}_duty"] / self.duty_enter, 0.0)
-            score = np.maximum(np.where(steady, 1.0, 0.0), by_share)
+            score = np.maximum(np.where(steady | brief, 1.0, 0.0), by_share)
             # An interval without any throttling starts the clearing; the share decays for
             # minutes, and an end that late would be wrong in every report.
             score = np.where(instant > 0.0, score, 0.0)
@@ -222,6 +234,7 @@ class Throttling:
             judgements[kind] = Judgement(score=score, severity=severity)
             columns[f"{kind}_share"] = moved[f"{kind}_duty"]
             columns[f"{kind}_readings"] = moved[f"{kind}_run"]
+            columns[f"{kind}_instant"] = instant
         # Worth the sorting only where an alert may be worded.
         slowed = any((judged.score >= 1.0).any() for judged in judgements.values())
         unknown = np.full(len(frame), np.nan)
@@ -251,7 +264,10 @@ class Throttling:
         long = ewma(state[f"{kind}_long"].astype(np.float64), instant, dt, self.severe_seconds)
         run = np.where(instant >= self.steady_duty, state[f"{kind}_run"] + 1, 0)
         run = np.where(np.isnan(instant), state[f"{kind}_run"], np.minimum(run, 32_000))
+        brief = np.where(instant >= self.brief_duty, state[f"{kind}_brief"] + 1, 0)
+        brief = np.where(np.isnan(instant), state[f"{kind}_brief"], np.minimum(brief, 100))
         return {
+            f"{kind}_brief": brief.astype(np.int8),
             f"{kind}_duty": duty.astype(np.float32),
             f"{kind}_long": long.astype(np.float32),
             f"{kind}_run": run.astype(np.int16),
@@ -272,8 +288,7 @@ class Throttling:
         reason = _REASONS[kind]
         share, readings = row[f"{kind}_share"], int(row[f"{kind}_readings"])
         steady = readings >= self.steady_samples
-        part = f"{share:.0%} of the last minute"
-        when = f"in all of the last {readings} readings" if steady else part
+        when = f"in all of the last {readings} readings" if steady else self._part(kind, row)
         clock, peers = row["sm_clock_hertz"], row.value("peers_hertz")
         loss = ""
         if peers is not None and peers > 0.0 and np.isfinite(clock) and clock < peers:
@@ -303,6 +318,13 @@ class Throttling:
             action=reason.action,
             next_steps=reason.steps,
         )
+
+    def _part(self, kind: str, row: RowView) -> str:
+        """Say how much of which time, the last reading's as long as a minute shows less."""
+        share, instant = row[f"{kind}_share"], row[f"{kind}_instant"]
+        if share < self.duty_enter <= instant:
+            return f"{instant:.0%} of the time since the reading before"
+        return f"{share:.0%} of the last minute"
 
 
 def _peer_clock(frame: Frame) -> FloatArray:
