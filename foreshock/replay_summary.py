@@ -160,6 +160,7 @@ def _damage(stats: ReplayStats) -> list[str]:
     for count, thing, why in (
         (stats.duplicates, "row", "dropped: the GPU already had a row for that time."),
         (stats.backwards, "row", "dropped: the time lies before that of the row above."),
+        (stats.unconfirmed, "row", "left out: their GPU was not there before or right after."),
         (stats.implausible, "value", "refused: out of the range that is possible:"),
     ):
         if count > 0:

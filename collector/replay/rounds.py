@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from collector.replay.cells import Cell
 from collector.replay.identity import new_boot_id
+from collector.replay.newcomers import Newcomers
 from collector.replay.stats import ReplayStats
 from collector.replay.table import Row
 from collector.source import Reading
@@ -134,6 +135,11 @@ class Rounds:
     _listed: dict[str, tuple[Row, ...]] = field(default_factory=dict)
     _damaged: int = 0
     _excused: int = 0
+    _newcomers: Newcomers = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Share the counters."""
+        self._newcomers = Newcomers(stats=self.stats)
 
     def add(self, row: Row) -> Iterator[Booted]:
         """Take one row; yield the readings that it completes."""
@@ -149,6 +155,9 @@ class Rounds:
                 self.stats.duplicates += 1
             else:
                 self.stats.backwards += 1
+            return
+        often = 3.0 * self._step_ms.get(row.node, _GAP_MS)
+        if not self._newcomers.admits(row.node, gpu, row.ts, often):
             return
         current = self._open.get(row.node)
         if current is not None and not self._joins(current, row):
@@ -225,6 +234,7 @@ class Rounds:
         read = tuple(done.rows.values())
         rows = (*read, *self._unread(node, done))
         self._listed[node] = rows
+        self._newcomers.tick(node)
         self.stats.readings += 1
         values, status = _columns(rows)
         reading = Reading(
@@ -248,9 +258,8 @@ class Rounds:
         A line that is not there, or cannot be read, says neither a number nor that a GPU is gone;
         only the driver's own complaint does, or a long absence.
         """
-        step = self._step_ms.get(node, 0.0)
         damaged = self._damage() > done.damaged
-        edge = done.ts - (_DOUBT_MS if damaged else max(_GAP_MS, _GAP_TICKS * step))
+        edge = done.ts - (_DOUBT_MS if damaged else self._gap_ms(node))
         nothing = {name: _UNREAD for row in done.rows.values() for name in row.cells}
         return tuple(
             replace(row, cells=nothing)
@@ -258,8 +267,15 @@ class Rounds:
             if row.facts.gpu not in done.rows
             and row.facts.gpu not in self._lost
             and (row.facts.index is None or row.facts.index not in done.indices)  # replaced
-            and self._device_ts.get(row.facts.gpu, edge) > edge
+            and (
+                self._device_ts.get(row.facts.gpu, edge) > edge
+                or self._newcomers.is_doubtful(row.facts.gpu)
+            )
         )
+
+    def _gap_ms(self, node: str) -> float:
+        """Return how long a GPU may have no row without being gone."""
+        return max(_GAP_MS, _GAP_TICKS * self._step_ms.get(node, 0.0))
 
     def _events_of(self, node: str, ts: int, rows: tuple[Row, ...]) -> tuple[SampleEvent, ...]:
         events: list[SampleEvent] = []

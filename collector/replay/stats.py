@@ -72,6 +72,8 @@ class ReplayStats:
         Rows of one device at the time it already had.
     backwards
         Rows whose time lies before the device's or the node's last.
+    unconfirmed
+        Rows of GPUs that appear in the middle of a recording, until they have come again.
     implausible
         Single values out of their metric's range, published as null.
     bytes_read, total_bytes
@@ -90,6 +92,7 @@ class ReplayStats:
     damaged: int = 0
     duplicates: int = 0
     backwards: int = 0
+    unconfirmed: int = 0
     implausible: int = 0
     bytes_read: int = 0
     total_bytes: int = 0

@@ -223,6 +223,24 @@ def test_a_gpu_whose_rows_end_for_good_is_gone_after_half_a_minute() -> None:
     assert 35_000 <= last - readings[0][0] <= 41_000
 
 
+@pytest.mark.parametrize("tick", [0, 5, 100])
+def test_a_gpu_that_only_a_damaged_cell_names_is_never_gone(tick: int) -> None:
+    rows = [row(number, gpu) for number in range(200) for gpu in range(GPUS)]
+    ghost = rows[tick * GPUS + 1].replace(", 1, GPU-0a", ", 77, GPU-7a")
+    rows[tick * GPUS + 1] = ghost
+    readings = listed([HEADER, *rows])
+    sizes = {len(gpus) for _, gpus in readings[tick + 1 :]}
+    assert len(sizes) == 1, "nobody leaves"
+    assert sizes <= {GPUS, GPUS + 1}
+
+
+def test_a_gpu_that_joins_later_is_taken_in_once_it_has_come_again() -> None:
+    rows = [row(tick, gpu) for tick in range(60) for gpu in range(GPUS) if gpu != 2 or tick > 30]
+    readings = listed([HEADER, *rows])
+    assert [len(gpus) for _, gpus in readings[:33]] == [2] * 33
+    assert {len(gpus) for _, gpus in readings[33:]} == {3}
+
+
 def test_a_gpu_that_is_gone_is_not_kept_by_damage_elsewhere_for_ever() -> None:
     lines = [HEADER]
     for tick in range(900):
