@@ -21,7 +21,7 @@ _WEEK_SECONDS = 604_800
 class HeartbeatSettings(BaseModel):
     """A sign of life that somebody sends to ``POST /v1/heartbeats/NAME``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field(
         pattern=BEAT_NAME, description="Its name: lower-case letters, digits, . - and _."
@@ -44,7 +44,9 @@ class PingSettings(BaseModel):
     """A sign of life that this service sends while all of it works: a dead man's switch."""
 
     # Errors must not print what was typed: it is a secret.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True
+    )
 
     name: str = Field(
         pattern=BEAT_NAME, description="Its name: lower-case letters, digits, . - and _."

@@ -68,7 +68,9 @@ _NEEDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 class MailSettings(BaseModel):
     """An e-mail endpoint's server and recipients."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True
+    )
 
     server: str = Field(min_length=1, description="Host name of the mail server.")
     port: int = Field(default=465, ge=1, le=65535, description="Port of the mail server.")
@@ -103,7 +105,9 @@ class EndpointSettings(BaseModel):
     """One receiver of notifications."""
 
     # Errors must not print what was typed: it is a secret.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True
+    )
 
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",

@@ -27,7 +27,7 @@ __all__ = [
 class DeliverySettings(BaseModel):
     """How notifications are sent. The defaults follow Standard Webhooks' advice."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     allow_hosts: tuple[str, ...] = Field(
         default=(),
@@ -112,7 +112,7 @@ class DeliverySettings(BaseModel):
 class LifecycleSettings(BaseModel):
     """How alerts live on in the store, and when people are told."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     reopen_seconds: int = Field(
         default=900,
@@ -161,7 +161,9 @@ class LifecycleSettings(BaseModel):
 class ApiSettings(BaseModel):
     """Where the api listens, what it stores and whom it tells."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True
+    )
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8600, ge=0, le=65535, description="Port to listen on; 0 picks one.")

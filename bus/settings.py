@@ -16,7 +16,7 @@ __all__ = ["BusSettings", "KafkaSettings", "SqliteSettings"]
 class SqliteSettings(BaseModel):
     """The durable log in one file of this machine."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     partitions: int = Field(
         default=4,
@@ -71,7 +71,7 @@ class SqliteSettings(BaseModel):
 class KafkaSettings(BaseModel):
     """A cluster of Apache Kafka 3.x or 4.x, or compatible."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     bootstrap: str = Field(
         default="127.0.0.1:9092",
@@ -112,7 +112,7 @@ class KafkaSettings(BaseModel):
 class BusSettings(BaseModel):
     """How messages move between the services."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     transport: Literal["memory", "sqlite", "kafka"] = Field(
         default="sqlite",

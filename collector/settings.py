@@ -32,7 +32,7 @@ class SourceKind(StrEnum):
 class SpoolSettings(BaseModel):
     """Where messages wait while the bus takes none, and how many may."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     path: Path | None = Field(
         default=None,
@@ -68,7 +68,7 @@ class SpoolSettings(BaseModel):
 class CollectorSettings(BaseModel):
     """What to read, how often, and how to hand it on."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     source: SourceKind = Field(
         default=SourceKind.NVML,

@@ -12,7 +12,7 @@ __all__ = ["DetectorSettings"]
 class DetectorSettings(BaseModel):
     """How the detector runs. Parameters of single detectors stand under ``parameters``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     host: str = Field(
         default="127.0.0.1", description="Address of the detector's own /healthz and /metrics."

@@ -83,6 +83,8 @@ def _complain(text: str) -> None:
 
 def _wrong_value(exc: ValueError) -> str | None:
     """Put into words what pydantic refuses; loaded only if something has loaded it before."""
+    if isinstance(exc, UnicodeEncodeError):  # of bytes that Python took in without knowing them
+        return "An argument, or what came on standard input, is not UTF-8."
     if "pydantic" not in sys.modules:
         return None
     from pydantic import ValidationError

@@ -65,7 +65,7 @@ _Table = dict[str, Any]  # decoded TOML: any value until validated
 class Settings(BaseModel):
     """Everything that can be set. Sections belong to the service whose name they carry."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     data_dir: Path = Field(
         default=Path("~/.local/share/foreshock"),

@@ -10,7 +10,7 @@ __all__ = ["DcgmSettings"]
 class DcgmSettings(BaseModel):
     """A dcgm-exporter that runs already and is read instead of the driver."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     url: HttpUrl = Field(
         default=HttpUrl("http://127.0.0.1:9400/metrics"),

@@ -12,7 +12,7 @@ __all__ = ["JobSettings"]
 class JobSettings(BaseModel):
     """How GPUs are attributed to jobs. Command lines are never read."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     processes: bool = Field(
         default=True,

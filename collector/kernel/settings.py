@@ -22,7 +22,7 @@ class KernelLogUse(StrEnum):
 class KernelLogSettings(BaseModel):
     """Where the kernel says what happens to the GPUs of this node."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     use: KernelLogUse = Field(
         default=KernelLogUse.AUTO,

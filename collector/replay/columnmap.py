@@ -41,7 +41,7 @@ def _known(metric: str) -> str:
 class MappedColumn(BaseModel):
     """One column that carries a metric."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     metric: str = Field(description="Metric of the catalogue.")
     unit: str = Field(default="", description="Unit in the file; empty: the metric's base unit.")
@@ -77,7 +77,7 @@ class MappedColumn(BaseModel):
 class ColumnMap(BaseModel):
     """What a recording's columns mean, and what it does not say itself."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     format: MapFormat = Field(
         default=MapFormat.CSV,

@@ -30,7 +30,7 @@ class ReplayFormat(StrEnum):
 class ReplaySettings(BaseModel):
     """What a replay reads. Only times without a zone of their own need ``timezone``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     files: tuple[Path, ...] = Field(
         default=(),

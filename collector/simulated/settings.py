@@ -12,7 +12,7 @@ __all__ = ["SimulatedSettings"]
 class SimulatedSettings(BaseModel):
     """What to simulate; the same settings and times give the same samples."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     nodes: int = Field(default=2, ge=1, le=1024, description="How many nodes to simulate.")
     gpus: int = Field(default=8, ge=1, le=16, description="GPUs in each node.")

@@ -263,6 +263,14 @@ def test_a_watch_gives_lines_or_json_and_ends_when_told(run: Run) -> None:
     assert json.loads(out)["event"]["subject"]["node"] == "n2"
 
 
+def test_what_is_not_utf_8_is_refused_in_words(run: Run) -> None:
+    code, _, err = run("alerts", "list", "--match", 'node="a\udcffb"')
+    assert (code, err) == (
+        2,
+        "foreshock: An argument, or what came on standard input, is not UTF-8.\n",
+    )
+
+
 def test_every_refusal_is_a_sentence_and_an_exit_code(
     run: Run, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -202,6 +202,8 @@ def test_a_wrong_variable_is_named(tmp_path: Path, environ: dict[str, str], word
         ),
         ("[bus.kafka.properties]\n'sasl.password' = 1\n", 'properties."sasl.password" in .* text'),
         ("[detector]\ndisabled = 'leak'\n", "detector.disabled .* must be a list"),
+        ("[detector]\nforget_hours = inf\n", "detector.forget_hours .* must be a finite number"),
+        ("[collector]\ninterval_seconds = nan\n", "collector.interval_seconds .* a finite number"),
     ],
 )
 def test_a_wrong_file_is_named_with_key_and_place(
