@@ -257,7 +257,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Fill, measure, print."""
     from benchmarks.__main__ import PAGE, machine  # noqa: PLC0415 - it knows this module too
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks store", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.store", description=__doc__)
     parser.add_argument("--alerts", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--database", help="URL of an empty PostgreSQL database; else SQLite")
@@ -280,7 +280,7 @@ def main(arguments: list[str] | None = None) -> None:
     sys.stdout.write(text)
     if args.write:
         option = " --postgresql" if args.postgresql else ""
-        head = f"Machine: {machine()}\n\nMade by `python -m benchmarks store{option} --write`.\n\n"
+        head = f"Machine: {machine()}\n\nMade by `python -m benchmarks.store{option} --write`.\n\n"
         write_section(PAGE, f"## The alert store on {kind}", head + text)
 
 
