@@ -156,8 +156,7 @@ class Rounds:
             else:
                 self.stats.backwards += 1
             return
-        often = 3.0 * self._step_ms.get(row.node, _GAP_MS)
-        if not self._newcomers.admits(row.node, gpu, row.ts, often):
+        if not self._newcomers.admits(row.node, gpu, row.ts, self._own_ms):
             return
         current = self._open.get(row.node)
         if current is not None and not self._joins(current, row):

@@ -229,9 +229,28 @@ def test_a_gpu_that_only_a_damaged_cell_names_is_never_gone(tick: int) -> None:
     ghost = rows[tick * GPUS + 1].replace(", 1, GPU-0a", ", 77, GPU-7a")
     rows[tick * GPUS + 1] = ghost
     readings = listed([HEADER, *rows])
+    assert len(readings) == 200
     sizes = {len(gpus) for _, gpus in readings[tick + 1 :]}
     assert len(sizes) == 1, "nobody leaves"
     assert sizes <= {GPUS, GPUS + 1}
+
+
+@pytest.mark.parametrize("apart_ms", [5, 60])
+def test_gpus_whose_rows_have_each_their_own_time_are_all_taken_in(apart_ms: int) -> None:
+    lines = ["when,index,temperature_C"]
+    for tick in range(60):
+        lines += [f"{1_736_154_000_000 + 1000 * tick + apart_ms * n},{n},40" for n in range(16)]
+    with TemporaryDirectory() as folder:
+        path, mapped = Path(folder) / "log.csv", Path(folder) / "map.toml"
+        path.write_text("\n".join(lines))
+        mapped.write_text(
+            'node = "n"\nround_seconds = 0\n[roles]\ntime = "when"\ngpu_index = "index"\n'
+            '[columns]\ntemperature_C = { metric = "temperature_celsius", unit = "C" }\n'
+        )
+        source = ReplaySource(ReplaySettings(files=(path,), map=mapped))
+        found = values_of(source)
+    assert source.stats.unconfirmed == 0
+    assert len({gpu for _, gpu in read_of(found)}) == 16
 
 
 def test_a_gpu_that_joins_later_is_taken_in_once_it_has_come_again() -> None:
